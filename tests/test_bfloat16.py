@@ -393,16 +393,16 @@ def chain() -> onnx.ModelProto:
 def test_tensors_between_convolutions_are_in_nchw2c() -> None:
     after, report = convert(chain(), ignore_cost_model=True)  # they are too small to be faster
     assert names(after) == [
-        "FusedConvPairsClipBf16",
-        "FusedConvPairsSiluBf16",
-        "FusedConvPairsBf16",
-        "FusedConvPairsReluBf16",
-        "FusedConvPairsAddBf16",
-        "FusedConvFromPairsBf16",
+        "FusedConvNchw2cClipBf16",
+        "FusedConvNchw2cSiluBf16",
+        "FusedConvNchw2cBf16",
+        "FusedConvNchw2cReluBf16",
+        "FusedConvNchw2cAddBf16",
+        "FusedConvFromNchw2cBf16",
     ]
-    written = [[kind for kind, o in zip(("float32", "pairs"), n.output) if o] for n in after.graph.node]
-    both = ["float32", "pairs"]  # outputs of the model are not rounded
-    assert written == [["pairs"], ["pairs"], ["pairs"], ["pairs"], both, ["float32"]]
+    written = [[kind for kind, o in zip(("float32", "nchw2c"), n.output) if o] for n in after.graph.node]
+    both = ["float32", "nchw2c"]  # outputs of the model are not rounded
+    assert written == [["nchw2c"], ["nchw2c"], ["nchw2c"], ["nchw2c"], both, ["float32"]]
     assert after.graph.node[4].input[3] == after.graph.node[2].output[1]
     assert report.numerics == "bf16"
     assert verify(chain(), after, effort="quick")
@@ -472,7 +472,7 @@ def test_a_residual_of_another_kind_is_refused(residual: str, M: int, said: str)
     inputs = f"float[1, 6, 5, 5] x, {residual.replace('bfloat16', 'float')} r, float[{M}, 6, 1, 1] w, float[{M}] b"
     text = f"""<ir_version: 8, opset_import: ["" : 17, "{DOMAIN}" : 1]> g ({inputs}) => (float[1, {M}, 5, 5] y) {{
       s = Cast <to = {16 if bf16 else 1}> (r)
-      y, p = com.graphopt.FusedConvPairsAddBf16 <{window}> (x, w, b, s)
+      y, p = com.graphopt.FusedConvNchw2cAddBf16 <{window}> (x, w, b, s)
     }}"""
     model = onnx.parser.parse_model(text)
     feeds = {
@@ -505,7 +505,7 @@ def pool(window: str, channels: int = 12, other: str = "") -> onnx.ModelProto:
 def test_pools_between_convolutions_are_in_nchw2c(window: str) -> None:
     before = pool(window)
     after, _ = convert(before, ignore_cost_model=True)
-    kinds = ["FusedConvPairsReluBf16", "MaxPoolPairsBf16", "FusedConvFromPairsBf16", "FusedConvFromPairsBf16"]
+    kinds = ["FusedConvNchw2cReluBf16", "MaxPoolNchw2cBf16", "FusedConvFromNchw2cBf16", "FusedConvFromNchw2cBf16"]
     assert names(after) == kinds
     assert verify(before, after, effort="quick")
     assert convert(after, ignore_cost_model=True)[0].SerializeToString() == after.SerializeToString()
@@ -520,13 +520,13 @@ def test_pools_between_convolutions_are_in_nchw2c(window: str) -> None:
         ("kernel_shape = [2, 2], ceil_mode = 1", 12, "", "ATTRIBUTE"),
         ('kernel_shape = [2, 2], auto_pad = "SAME_UPPER"', 12, "", "ATTRIBUTE"),
         ("kernel_shape = [2, 2]", 12, "z = Neg(p)", ""),  # it reads float32
-        ("kernel_shape = [2, 2]", 12, "z = Neg(b)", "in pairs"),  # and the convolution writes both layouts
+        ("kernel_shape = [2, 2]", 12, "z = Neg(b)", "nchw2c"),  # and the convolution writes both layouts
         ("kernel_shape = [2, 2]", 11, "", ""),  # an odd number of channels
     ],
 )
 def test_pools_that_are_kept(window: str, channels: int, other: str, code: str) -> None:
     after, report = convert(pool(window, channels, other), ignore_cost_model=True)
-    assert ("MaxPoolPairsBf16" in names(after)) == (code == "in pairs")
+    assert ("MaxPoolNchw2cBf16" in names(after)) == (code == "nchw2c")
     if code == "ATTRIBUTE":
         assert refusals(report)[code]
 

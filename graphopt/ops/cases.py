@@ -329,7 +329,7 @@ def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
         geometries = [g for g in geometries if g[1][1] == 1 or g[1][1] % 2 == 0]
     # All activations share one implementation; only these operators run every geometry.
     every = spec.name.removesuffix("Bf16") in (
-        *(f"FusedConv{kind}{add}" for kind in ("", "Pairs", "FromPairs") for add in ("", "Add")),
+        *(f"FusedConv{kind}{add}" for kind in ("", "Nchw2c", "FromNchw2c") for add in ("", "Add")),
         "FusedConvAddPRelu",  # because it has an additional input
     )
     chosen = range(len(geometries)) if every else range(len(spec.name) % min(4, len(geometries)), len(geometries), 4)

@@ -8,11 +8,11 @@ FusedConv[Add]PRelu: Y = PRelu(conv(X, W) + B + R, slope) with a slope for each 
 Bf16: X and W are rounded to bfloat16, to nearest, ties to even. Their products are exact in float32 and are summed in
 float32. All tensors are float. CPU only: AVX512-BF16 multiplies twice as fast as float32.
 
-FusedConvPairs[Add][act]Bf16: the same over two axes, with the NCHW2c bf16 layout [N, C / 2, H, W, 2]. X may have this
+FusedConvNchw2c[Add][act]Bf16: the same over two axes, with the NCHW2c bf16 layout [N, C / 2, H, W, 2]. X may have this
 layout if C is even; R may have it, with the shape of P. Outputs: Y as above, which may be omitted, and P, which is Y
 rounded to bfloat16 in NCHW2c. Each group has an even number of output channels, or one input and one output channel
 with an even number of groups.
-FusedConvFromPairs[Add][act]Bf16: X is NCHW2c, R is NCHW or NCHW2c, and Y is NCHW. M may be odd unless R is NCHW2c.
+FusedConvFromNchw2c[Add][act]Bf16: X is NCHW2c, R is NCHW or NCHW2c, and Y is NCHW. M may be odd unless R is NCHW2c.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.ops.activation import ACTIVATIONS, Activation, with_slopes
-from graphopt.ops.nchw2c import PAIRS_OF_Y, channels_of, from_pairs, to_pairs
+from graphopt.ops.nchw2c import NCHW2C_OF_Y, channels_of, from_nchw2c, to_nchw2c
 from graphopt.ops.schema import (
     CAST_BFLOAT16_OPSET,
     MIN_OPSET,
@@ -88,7 +88,7 @@ _PLAIN_X = (
 _PLAIN_R = dim("R_C", "W", 0) + channels_of("R")
 
 
-def _accept_pairs(plain: OpSpec) -> OpSpec:
+def _accept_nchw2c(plain: OpSpec) -> OpSpec:
     """Makes a FusedConv with X and R in NCHW or NCHW2c bf16 layout."""
 
     def body(dialect: Dialect) -> str:
@@ -96,25 +96,25 @@ def _accept_pairs(plain: OpSpec) -> OpSpec:
         return _PLAIN_X + (_PLAIN_R if "R" in plain.inputs else "") + statements
 
     def reference(x: Array, w: Array, b: Array, *residual: Array, **attributes: Any) -> tuple[Array, ...]:
-        x, *residual_plain = (from_pairs(bfloat16(a)) if a.ndim == 5 else a for a in (x, *residual))
+        x, *residual_plain = (from_nchw2c(bfloat16(a)) if a.ndim == 5 else a for a in (x, *residual))
         return plain.reference(x, w, b, *residual_plain, **attributes)
 
     return replace(plain, body=body, reference=reference)
 
 
-def _spec_of_pairs(plain: OpSpec) -> OpSpec:
-    """Makes FusedConvPairs[Add][act]Bf16, with the second output P in NCHW2c bf16 layout."""
-    accepting = _accept_pairs(plain)
+def _spec_to_nchw2c(plain: OpSpec) -> OpSpec:
+    """Makes FusedConvNchw2c[Add][act]Bf16, with the second output P in NCHW2c bf16 layout."""
+    accepting = _accept_nchw2c(plain)
 
     def reference(*inputs: Array, **attributes: Any) -> tuple[Array, ...]:
         (y,) = accepting.reference(*inputs, **attributes)
-        return y, bfloat16(to_pairs(y))
+        return y, bfloat16(to_nchw2c(y))
 
     return replace(
         plain,
-        name=plain.name.replace("FusedConv", "FusedConvPairs"),
+        name=plain.name.replace("FusedConv", "FusedConvNchw2c"),
         outputs=("Y", "P"),
-        body=lambda dialect: accepting.body(dialect) + PAIRS_OF_Y,
+        body=lambda dialect: accepting.body(dialect) + NCHW2C_OF_Y,
         reference=reference,
         summary=f"{plain.summary}; P = Y in NCHW2c bf16 layout, which X may have",
         bfloat16=("P",),
@@ -122,11 +122,11 @@ def _spec_of_pairs(plain: OpSpec) -> OpSpec:
     )
 
 
-def _spec_from_pairs(plain: OpSpec) -> OpSpec:
-    """Makes FusedConvFromPairs[Add][act]Bf16, with X in NCHW2c bf16 layout."""
+def _spec_from_nchw2c(plain: OpSpec) -> OpSpec:
+    """Makes FusedConvFromNchw2c[Add][act]Bf16, with X in NCHW2c bf16 layout."""
     return replace(
-        _accept_pairs(plain),
-        name=plain.name.replace("FusedConv", "FusedConvFromPairs"),
+        _accept_nchw2c(plain),
+        name=plain.name.replace("FusedConv", "FusedConvFromNchw2c"),
         summary=f"{plain.summary}, X in NCHW2c bf16 layout",
         X_types=("bfloat16",),
     )
@@ -203,5 +203,5 @@ SPECS = (
     *_PLAIN,
     *_BF16,
     *(with_slopes(spec) for spec in _PLAIN if spec.name in ("FusedConv", "FusedConvAdd")),
-    *(make(spec) for make in (_spec_of_pairs, _spec_from_pairs) for spec in _BF16),
+    *(make(spec) for make in (_spec_to_nchw2c, _spec_from_nchw2c) for spec in _BF16),
 )

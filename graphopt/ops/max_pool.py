@@ -1,4 +1,4 @@
-"""MaxPoolPlanes: Y = MaxPool(X) over H and W. MaxPoolPairsBf16: P = MaxPool(X) in NCHW2c bf16 layout.
+"""MaxPoolPlanes: Y = MaxPool(X) over H and W. MaxPoolNchw2cBf16: P = MaxPool(X) in NCHW2c bf16 layout.
 
 X and Y [N, C, H, W], float or float16; in NCHW2c X and P [N, C / 2, H, W, 2], bfloat16. kernel_shape, strides and
 dilations have two elements, pads = [top, left, bottom, right] >= 0 are smaller than the window, as in ONNX's MaxPool
@@ -17,11 +17,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.nchw2c import PAIRS_OF_Y, channels_of, from_pairs, to_pairs
+from graphopt.ops.nchw2c import NCHW2C_OF_Y, channels_of, from_nchw2c, to_nchw2c
 from graphopt.ops.schema import CAST_BFLOAT16_OPSET, Array, Dialect, OpSpec, bfloat16, dim, ints, widen
 
 PLANES = "MaxPoolPlanes"
-PAIRS = "MaxPoolPairsBf16"
+NCHW2C = "MaxPoolNchw2cBf16"
 WINDOW = ("kernel_shape", "pads", "strides", "dilations")
 DILATIONS_OPSET = 10  # the first opset with dilations in MaxPool
 _POOL = f"MaxPool <{', '.join(f'{name}: ints = @{name}' for name in WINDOW)}>"
@@ -42,11 +42,11 @@ def _planes(
     return (y,)
 
 
-def _pairs(x: Array, **window: Sequence[int]) -> tuple[Array, ...]:
-    return (to_pairs(_planes(from_pairs(bfloat16(x)), **window)[0]),)
+def _max_pool_nchw2c(x: Array, **window: Sequence[int]) -> tuple[Array, ...]:
+    return (to_nchw2c(_planes(from_nchw2c(bfloat16(x)), **window)[0]),)
 
 
-def _body_of_pairs(_: Dialect) -> str:
+def _nchw2c_body(_: Dialect) -> str:
     return (
         ints("spatial", 2, 3)
         + dim("half", "X", 1)
@@ -54,7 +54,7 @@ def _body_of_pairs(_: Dialect) -> str:
         + "X_C = Mul(half, both)\n"
         + channels_of("X")
         + f"Y = {_POOL} (X_float)\n"
-        + PAIRS_OF_Y
+        + NCHW2C_OF_Y
     )
 
 
@@ -71,13 +71,13 @@ SPECS = (
         gpu_kernel=False,
     ),
     OpSpec(
-        name=PAIRS,
+        name=NCHW2C,
         inputs=("X",),
         outputs=("P",),
         attributes=dict.fromkeys(WINDOW, ir.AttributeType.INTS),
-        body=_body_of_pairs,
+        body=_nchw2c_body,
         min_opset=CAST_BFLOAT16_OPSET,
-        reference=_pairs,
+        reference=_max_pool_nchw2c,
         summary="P = MaxPool(X), both in NCHW2c bf16 layout",
         gpu_kernel=False,
         float32_only=True,

@@ -8,13 +8,13 @@ import onnx_ir as ir
 from graphopt.ops.schema import Array, dim, ints
 
 
-def from_pairs(x: Array) -> Array:
+def from_nchw2c(x: Array) -> Array:
     """Converts [N, C / 2, H, W, 2] to [N, C, H, W]."""
     N, pairs, H, W, _ = x.shape
     return np.asarray(x.transpose(0, 1, 4, 2, 3).reshape(N, 2 * pairs, H, W))
 
 
-def to_pairs(y: Array) -> Array:
+def to_nchw2c(y: Array) -> Array:
     """Converts [N, C, H, W] to [N, C / 2, H, W, 2]."""
     N, C, H, W = y.shape
     return np.asarray(y.reshape(N, C // 2, 2, H, W).transpose(0, 1, 3, 4, 2))
@@ -41,7 +41,7 @@ def channels_of(x: str) -> str:
 
 
 # Statements that compute P, in NCHW2c bf16 layout, from Y [N, C, H, W] and `spatial` (see channels_of).
-PAIRS_OF_Y = (
+NCHW2C_OF_Y = (
     dim("Y_N", "Y", 0)
     + dim("Y_C", "Y", 1)
     + ints("two", 2)

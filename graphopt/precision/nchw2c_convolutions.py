@@ -1,15 +1,15 @@
 """Stores tensors between bfloat16 convolutions in the NCHW2c bf16 layout, which the next convolution reads.
 
     FusedConv..Bf16(X, W, B) -> Y -> FusedConv..Bf16(Y, V, C)
-    becomes FusedConvPairs..Bf16(X, W, B) -> P -> FusedConvFromPairs..Bf16(P, V, C)
+    becomes FusedConvNchw2c..Bf16(X, W, B) -> P -> FusedConvFromNchw2c..Bf16(P, V, C)
 
 P is [N, C / 2, H, W, 2] in bfloat16: element [n, c, h, w, i] is channel 2 c + i. It has half the bytes of Y and needs
-no conversion. The operator names call the layout Pairs.
+no conversion.
 
 Why it is legal: every convolution that reads P rounds its input to bfloat16 anyway, so the results are the same. Other
 readers, such as graph outputs, read Y in float32, which the convolution then writes as well.
 
-    FusedConvPairsAdd..Bf16(X, W, B, Y) becomes FusedConvPairsAdd..Bf16(X, W, B, P)
+    FusedConvNchw2cAdd..Bf16(X, W, B, Y) becomes FusedConvNchw2cAdd..Bf16(X, W, B, P)
 
 A residual is also read from P, if P exists anyway or Y has no other reader: a chain of residual sums then moves half
 the bytes. This rounds the residual once more, as `--precision bf16` allows.
@@ -35,9 +35,9 @@ from graphopt.ops import DOMAIN, OPS
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
 
-PAIRS = "FusedConvPairs"  # reads either layout, writes NCHW2c bf16 as its second output
-FROM_PAIRS = "FusedConvFromPairs"  # reads NCHW2c bf16, writes float32
-SUFFIX = "_pairs"  # end of the names of NCHW2c tensors
+NCHW2C = "FusedConvNchw2c"  # reads either layout, writes NCHW2c bf16 as its second output
+FROM_NCHW2C = "FusedConvFromNchw2c"  # reads NCHW2c bf16, writes float32
+SUFFIX = "_nchw2c"  # end of the names of NCHW2c tensors
 MAX_ACTIVATION = 3  # the most nodes of a written-out activation
 RESIDUAL = 3  # index of the residual among a convolution's inputs
 # Our convolutions; transposed ones have no bfloat16 kernels.
@@ -45,7 +45,7 @@ CONVOLUTIONS = frozenset(n for n in OPS if n.startswith(("FusedConv", "WinogradC
 
 
 @dataclass(frozen=True)
-class PairsMatch:
+class Nchw2cMatch:
     """A convolution, the convolutions that read its result as X, and the convolutions that add it as a residual."""
 
     node: ir.Node
@@ -53,73 +53,73 @@ class PairsMatch:
     sums: tuple[ir.Node, ...] = ()
 
 
-class ConvToNchw2c(Pass[PairsMatch, PairsMatch]):
-    name = "bfloat16_pairs"
-    equation = "FusedConv..Bf16 -> Y -> FusedConv..Bf16 becomes FusedConvPairs..Bf16 -> P -> FusedConvFromPairs..Bf16"
+class ConvToNchw2c(Pass[Nchw2cMatch, Nchw2cMatch]):
+    name = "bfloat16_nchw2c"
+    equation = "FusedConv..Bf16 -> Y -> FusedConv..Bf16 becomes FusedConvNchw2c..Bf16 -> P -> FusedConvFromNchw2c..Bf16"
     numerics = Numerics.BF16
     anchors = frozenset((DOMAIN, s.name) for s in OPS.values() if s.name.startswith("FusedConv") and "Bf16" in s.name)
 
-    def match(self, node: ir.Node, editor: Editor) -> PairsMatch | None:
+    def match(self, node: ir.Node, editor: Editor) -> Nchw2cMatch | None:
         y = node.outputs[0]
         if editor.shapes.rank(node.inputs[1]) != 4:
             return None
         uses = [(use.node, use.idx) for use in y.uses() if use.node.graph is node.graph and self.is_anchor(use.node)]
-        readers = tuple(reader for reader, i in uses if i == 0 and can_read_pairs(reader, editor))
-        sums = tuple(reader for reader, i in uses if i == RESIDUAL and can_add_pairs(reader, editor))
-        has_pairs = bool(readers) or len(node.outputs) > 1
-        if not has_pairs and (len(sums) < use_count(y) or y.is_graph_output()):
+        readers = tuple(reader for reader, i in uses if i == 0 and can_read_nchw2c(reader, editor))
+        sums = tuple(reader for reader, i in uses if i == RESIDUAL and can_add_nchw2c(reader, editor))
+        has_nchw2c = bool(readers) or len(node.outputs) > 1
+        if not has_nchw2c and (len(sums) < use_count(y) or y.is_graph_output()):
             return None  # Y must be written anyway, so P would only add bytes
-        return PairsMatch(node, readers, sums) if readers or sums else None
+        return Nchw2cMatch(node, readers, sums) if readers or sums else None
 
-    def legal(self, match: PairsMatch, editor: Editor) -> PairsMatch:
+    def legal(self, match: Nchw2cMatch, editor: Editor) -> Nchw2cMatch:
         w = match.node.inputs[1]
         assert w is not None
-        if not can_write_pairs(match.node, editor):
+        if not can_write_nchw2c(match.node, editor):
             raise Refusal(Code.WRONG_SHAPE, "the number of channels is odd, or not known", match.node)
-        editor.require_op(_named(PAIRS, match.node), w, match.node)
+        editor.require_op(_named(NCHW2C, match.node), w, match.node)
         return match
 
-    def rewrite(self, plan: PairsMatch, editor: Editor) -> str:
+    def rewrite(self, plan: Nchw2cMatch, editor: Editor) -> str:
         node = plan.node
-        pairs = node.outputs[1] if len(node.outputs) > 1 else add_pairs(node, editor)
+        nchw2c = node.outputs[1] if len(node.outputs) > 1 else add_nchw2c(node, editor)
         for reader in plan.sums:
-            editor.rewire(reader, [*reader.inputs[:RESIDUAL], pairs])
-        read_pairs(plan.readers, pairs, node, editor)
+            editor.rewire(reader, [*reader.inputs[:RESIDUAL], nchw2c])
+        read_nchw2c(plan.readers, nchw2c, node, editor)
         return f"{len(plan.readers)} readers, {len(plan.sums)} sums"
 
 
-def read_pairs(readers: Sequence[ir.Node], pairs: ir.Value, producer: ir.Node, editor: Editor) -> None:
+def read_nchw2c(readers: Sequence[ir.Node], nchw2c: ir.Value, producer: ir.Node, editor: Editor) -> None:
     """Makes convolutions read an NCHW2c tensor: an output of `producer`, or the result of a pool that reads it."""
     for reader in readers:
         # A runtime that inlines a function body needs a node with all outputs of the body, but onnx_ir does not save
         # unnamed outputs at the end of the list. A convolution that writes only Y is therefore a separate operator.
-        kind = PAIRS if len(reader.outputs) > 1 else FROM_PAIRS
-        _rename(reader, kind, [pairs, *reader.inputs[1:]], editor)
+        kind = NCHW2C if len(reader.outputs) > 1 else FROM_NCHW2C
+        _rename(reader, kind, [nchw2c, *reader.inputs[1:]], editor)
     y = producer.outputs[0]
     if not use_count(y) and not y.is_graph_output():
         y.name = ""
 
 
-def add_pairs(node: ir.Node, editor: Editor) -> ir.Value:
+def add_nchw2c(node: ir.Node, editor: Editor) -> ir.Value:
     """Adds the NCHW2c output to a convolution and returns it."""
     y = node.outputs[0]
-    _rename(node, PAIRS, node.inputs, editor)
-    pairs = editor.add_output(node, ir.DataType.BFLOAT16)
-    describe_pairs(pairs, y, editor)
-    return pairs
+    _rename(node, NCHW2C, node.inputs, editor)
+    nchw2c = editor.add_output(node, ir.DataType.BFLOAT16)
+    describe_nchw2c(nchw2c, y, editor)
+    return nchw2c
 
 
-def describe_pairs(pairs: ir.Value, y: ir.Value, editor: Editor) -> None:
+def describe_nchw2c(nchw2c: ir.Value, y: ir.Value, editor: Editor) -> None:
     """Names the NCHW2c form of y after y, and declares its shape if the channels of y are known."""
-    pairs.name = editor.unique_name(f"{y.name}{SUFFIX}")
+    nchw2c.name = editor.unique_name(f"{y.name}{SUFFIX}")
     if y.shape is not None and isinstance(M := y.shape[1], int):
-        pairs.shape = ir.Shape([y.shape[0], M // 2, y.shape[2], y.shape[3], 2])
-        inference.declare(editor.model, pairs)
+        nchw2c.shape = ir.Shape([y.shape[0], M // 2, y.shape[2], y.shape[3], 2])
+        inference.declare(editor.model, nchw2c)
 
 
 def _named(kind: str, node: ir.Node) -> str:
     suffix = node.op_type
-    for prefix in (PAIRS, FROM_PAIRS, "FusedConv"):
+    for prefix in (NCHW2C, FROM_NCHW2C, "FusedConv"):
         suffix = suffix.removeprefix(prefix)
     return kind + suffix
 
@@ -139,18 +139,18 @@ def _channels(node: ir.Node, editor: Editor) -> tuple[int, int, int] | None:
     return None if M is None or C is None else (M // group, C, group)
 
 
-def can_read_pairs(node: ir.Node, editor: Editor) -> bool:
+def can_read_nchw2c(node: ir.Node, editor: Editor) -> bool:
     """Returns whether a convolution can read the NCHW2c layout."""
     found = _channels(node, editor)
     return found is not None and (found[1] % 2 == 0 or _is_even_depthwise(*found))
 
 
-def can_add_pairs(node: ir.Node, editor: Editor) -> bool:
+def can_add_nchw2c(node: ir.Node, editor: Editor) -> bool:
     """Returns whether a convolution that already reads or writes the NCHW2c layout can add a residual in it."""
-    return node.op_type.startswith((PAIRS, FROM_PAIRS)) and can_write_pairs(node, editor)
+    return node.op_type.startswith((NCHW2C, FROM_NCHW2C)) and can_write_nchw2c(node, editor)
 
 
-def can_write_pairs(node: ir.Node, editor: Editor) -> bool:
+def can_write_nchw2c(node: ir.Node, editor: Editor) -> bool:
     """Returns whether a convolution can write the NCHW2c layout."""
     found = _channels(node, editor)
     return found is not None and (_is_even_depthwise(*found) if found[1] == 1 else found[0] % 2 == 0)
@@ -186,7 +186,7 @@ def between_convolutions(node: ir.Node, editor: Editor) -> bool:
 
     Both convolutions may have an activation.
     """
-    if editor.shapes.rank(node.inputs[1]) != 4 or not can_write_pairs(node, editor):
+    if editor.shapes.rank(node.inputs[1]) != 4 or not can_write_nchw2c(node, editor):
         return False
     y = result_of(node, editor)
     if y.is_graph_output() or not all(is_convolution(r) and r.inputs[0] is y for r in y.consumers()):

@@ -1,7 +1,7 @@
 """A MaxPool between bfloat16 convolutions reads and writes the NCHW2c bf16 layout (nchw2c_convolutions).
 
     FusedConv..Bf16 -> MaxPool -> FusedConv..Bf16
-    becomes FusedConvPairs..Bf16 -> MaxPoolPairsBf16 -> FusedConvFromPairs..Bf16
+    becomes FusedConvNchw2c..Bf16 -> MaxPoolNchw2cBf16 -> FusedConvFromNchw2c..Bf16
 
 Why it is legal: every reader rounds its input to bfloat16, and rounding is monotonic: the maximum of rounded elements
 is the rounded maximum. The runtime's pool would reorder planes to NCHWc blocks and back, with twice the bytes.
@@ -21,15 +21,15 @@ from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
-from graphopt.ops.max_pool import PAIRS, PLANES
+from graphopt.ops.max_pool import NCHW2C, PLANES
 from graphopt.passes.base import Pass
 from graphopt.precision.nchw2c_convolutions import (
     ConvToNchw2c,
-    add_pairs,
-    can_read_pairs,
-    can_write_pairs,
-    describe_pairs,
-    read_pairs,
+    add_nchw2c,
+    can_read_nchw2c,
+    can_write_nchw2c,
+    describe_nchw2c,
+    read_nchw2c,
 )
 from graphopt.remarks import Code, Refusal
 
@@ -52,7 +52,7 @@ class PoolPlan(PoolMatch):
 
 class MaxPoolToNchw2c(Pass[PoolMatch, PoolPlan]):
     name = "bfloat16_pools"
-    equation = "FusedConv..Bf16 -> MaxPool -> FusedConv..Bf16 becomes .. FusedConvPairs -> MaxPoolPairsBf16 -> .."
+    equation = "FusedConv..Bf16 -> MaxPool -> FusedConv..Bf16 becomes .. FusedConvNchw2c -> MaxPoolNchw2cBf16 -> .."
     numerics = Numerics.BF16
     anchors = frozenset({("", "MaxPool"), (DOMAIN, PLANES)})
 
@@ -64,12 +64,12 @@ class MaxPoolToNchw2c(Pass[PoolMatch, PoolPlan]):
         if producer.graph is not node.graph or editor.shapes.rank(producer.inputs[1]) != 4 or y.is_graph_output():
             return None
         readers = tuple(use.node for use in y.uses() if use.idx == 0 and ConvToNchw2c.is_anchor(use.node))
-        inside = all(r.graph is node.graph and can_read_pairs(r, editor) for r in readers)
+        inside = all(r.graph is node.graph and can_read_nchw2c(r, editor) for r in readers)
         return PoolMatch(node, producer, readers) if readers and inside and len(readers) == len(y.uses()) else None
 
     def legal(self, match: PoolMatch, editor: Editor) -> PoolPlan:
         node = match.pool
-        if not can_write_pairs(match.producer, editor):
+        if not can_write_nchw2c(match.producer, editor):
             raise Refusal(Code.WRONG_SHAPE, "the number of channels is odd, or not known", match.producer)
         window = window_of(node)
         if window is None:
@@ -78,17 +78,17 @@ class MaxPoolToNchw2c(Pass[PoolMatch, PoolPlan]):
         spans = [(k - 1) * d + 1 for k, d in zip(window["kernel_shape"], window["dilations"])]
         if not all(0 <= pad < span for pad, span in zip(window["pads"], 2 * spans)):
             raise Refusal(Code.ATTRIBUTE, "the pads are negative or as large as the window", node)
-        editor.require_op(PAIRS, match.producer.outputs[0], node)
+        editor.require_op(NCHW2C, match.producer.outputs[0], node)
         return PoolPlan(**vars(match), window=window)
 
     def rewrite(self, plan: PoolPlan, editor: Editor) -> str:
         node, y = plan.pool, plan.pool.outputs[0]
-        x = plan.producer.outputs[1] if len(plan.producer.outputs) > 1 else add_pairs(plan.producer, editor)
-        new = Builder(editor, node).emit(PAIRS, [x], plan.window)
-        pairs = new.outputs[0]
-        describe_pairs(pairs, y, editor)
+        x = plan.producer.outputs[1] if len(plan.producer.outputs) > 1 else add_nchw2c(plan.producer, editor)
+        new = Builder(editor, node).emit(NCHW2C, [x], plan.window)
+        nchw2c = new.outputs[0]
+        describe_nchw2c(nchw2c, y, editor)
         editor.replace([], [new], {}, anchor=node)
-        read_pairs(plan.readers, pairs, plan.producer, editor)
+        read_nchw2c(plan.readers, nchw2c, plan.producer, editor)
         return f"{len(plan.readers)} readers"
 
 

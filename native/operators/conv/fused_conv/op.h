@@ -1,7 +1,7 @@
 // FusedConv[Add][act][Bf16]: Y = act(conv(X, W) + B + R), a convolution over one to three axes with its epilogue.
-// FusedConv[Add]PRelu: Y = PRelu(conv(X, W) + B + R) with a slope for each channel of Y. FusedConvPairs[Add][act]Bf16:
+// FusedConv[Add]PRelu: Y = PRelu(conv(X, W) + B + R) with a slope for each channel of Y. FusedConvNchw2c[Add][act]Bf16:
 // the same over two axes, from X in NCHW or NCHW2c bf16 to NCHW2c bf16 and, optionally, to Y in NCHW.
-// FusedConvFromPairs[Add][act]Bf16: from NCHW2c bf16 to Y in NCHW.
+// FusedConvFromNchw2c[Add][act]Bf16: from NCHW2c bf16 to Y in NCHW.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,8 @@ class FusedConvOp final : public WindowedOperator {
  public:
   explicit FusedConvOp(Tail tail, bool bfloat16 = false, Nchw2cTensors nchw2c = Nchw2cTensors::kNone)
       : WindowedOperator(nchw2c == Nchw2cTensors::kNone   ? "FusedConv"
-                         : nchw2c == Nchw2cTensors::kBoth ? "FusedConvPairs"
-                                                          : "FusedConvFromPairs",
+                         : nchw2c == Nchw2cTensors::kBoth ? "FusedConvNchw2c"
+                                                          : "FusedConvFromNchw2c",
                          tail, bfloat16),
         nchw2c_(nchw2c) {}
   static std::vector<FusedConvOp> all();

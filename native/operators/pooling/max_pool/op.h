@@ -1,4 +1,4 @@
-// MaxPoolPairsBf16: MaxPool over the last two axes of the NCHW2c bf16 layout
+// MaxPoolNchw2cBf16: MaxPool over the last two axes of the NCHW2c bf16 layout
 // (operators/conv/fused_conv/op.h).
 // MaxPoolPlanes: the same for planes of one channel.
 #pragma once
@@ -25,7 +25,7 @@ struct MaxPoolProblem {
 class MaxPoolOp final : public Operator<MaxPoolProblem> {
  public:
   explicit MaxPoolOp(bool nchw2c) : nchw2c_(nchw2c) {}
-  std::string name() const override { return nchw2c_ ? "MaxPoolPairsBf16" : "MaxPoolPlanes"; }
+  std::string name() const override { return nchw2c_ ? "MaxPoolNchw2cBf16" : "MaxPoolPlanes"; }
   std::vector<Operand> inputs() const override { return {Operand::kTensor}; }
   void read(const Node& node) override;
   Problem problem(const Shapes& inputs) const override;
