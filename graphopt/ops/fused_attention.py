@@ -100,9 +100,9 @@ def _body(v: Variant, dialect: Dialect) -> str:
         body += "zero = Constant <value: tensor = int64 {0}> ()\none = Constant <value: tensor = int64 {1}> ()\n"
         body += "i = Range(zero, rows, one)\nj = Range(zero, cols, one)\noffset = Sub(cols, rows)\n"
         body += "last = Add(i, offset)\nlast_column = Reshape(last, column)\n"
-        body += "hidden = Constant <value: tensor = float {-inf}> ()\n"
+        body += "minus_inf = Constant <value: tensor = float {-inf}> ()\n"
     if v.causal:
-        body += f"beyond = Greater(j, last_column)\ns_causal = Where(beyond, hidden, {score})\n"
+        body += f"is_future = Greater(j, last_column)\ns_causal = Where(is_future, minus_inf, {score})\n"
         score = "s_causal"
     if v.mask:
         # Cast from V's type: a mask_value of the lowest float is -inf in float16.
@@ -112,8 +112,8 @@ def _body(v: Variant, dialect: Dialect) -> str:
     if v.window:
         body += "left_t = Constant <value_int: int = @left> ()\nright_t = Constant <value_int: int = @right> ()\n"
         body += "from = Sub(last_column, left_t)\nto = Add(last_column, right_t)\n"
-        body += "before = Less(j, from)\nbehind = Greater(j, to)\noutside = Or(before, behind)\n"
-        body += f"s_window = Where(outside, hidden, {score})\n"
+        body += "before = Less(j, from)\nafter = Greater(j, to)\noutside = Or(before, after)\n"
+        body += f"s_window = Where(outside, minus_inf, {score})\n"
         score = "s_window"
     body += f"p_float = Softmax <axis: int = -1> ({score})\n"
     p = "p_float"

@@ -37,11 +37,11 @@ def _spec(interleaved: bool) -> OpSpec:
                 else:
                     statements += f"{part}_pair = Unsqueeze({part}, last)\n"
             statements += "pairs = Concat <axis: int = -1> (n1_pair, z0_pair)\nshape = Shape(Z)\n"
-            statements += "turned = Reshape(pairs, shape)\n"
+            statements += "rotated = Reshape(pairs, shape)\n"
         else:
             statements += "half = Div(D, two)\nz0 = Slice(Z, zero, half, last)\nz1 = Slice(Z, half, D, last)\n"
-            statements += "n1 = Neg(z1)\nturned = Concat <axis: int = -1> (n1, z0)\n"
-        return statements + "by_cos = Mul(Z, cos)\nby_sin = Mul(turned, sin)\nY = Add(by_cos, by_sin)\n"
+            statements += "n1 = Neg(z1)\nrotated = Concat <axis: int = -1> (n1, z0)\n"
+        return statements + "by_cos = Mul(Z, cos)\nby_sin = Mul(rotated, sin)\nY = Add(by_cos, by_sin)\n"
 
     return OpSpec(
         name=f"FusedRotary{'Interleaved' if interleaved else ''}",
