@@ -100,7 +100,7 @@ def _fail(message: str, code: int) -> int:
     is_plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
     color = False if is_plain else None  # None: colored if stderr is a terminal
     typer.secho("graphopt: ", fg=typer.colors.RED, nl=False, err=True, color=color)
-    print(visible(streams.named(message)), file=sys.stderr)
+    print(visible(streams.restore_paths(message)), file=sys.stderr)
     return code
 
 

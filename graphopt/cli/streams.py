@@ -80,7 +80,7 @@ def write_text(path: Path, text: str) -> None:
         files.write_report(path, text)
 
 
-def named(message: str) -> str:
+def restore_paths(message: str) -> str:
     """Replaces paths of temporary copies in a message by the user's paths."""
     for place, path in _spooled.items():
         message = message.replace(str(place), "stdin" if path == DASH else str(path))

@@ -155,14 +155,14 @@ def equality(accuracy: VerifyReport) -> str:
 
 
 def _error(accuracy: VerifyReport) -> str:
-    from graphopt.verification.report import severity
+    from graphopt.verification.report import sort_key
 
     if accuracy.verdict == Verdict.EQUAL:
         if accuracy.rows and all(row.rel_rms == 0 for row in accuracy.rows):
             return "same bits"
         # Errors of inconclusive outputs may be large and are no evidence.
         rows = [row for row in accuracy.rows if row.reason != NOISE]
-        worst = max(rows, key=severity, default=None)
+        worst = max(rows, key=sort_key, default=None)
         if worst is None:
             return "inconclusive: rounding decides" if accuracy.rows else ""
         if not worst.rel_rms <= MAX_MEANINGFUL_ERROR:

@@ -127,7 +127,7 @@ class VerifyReport:
     def worst_outputs(self) -> list[OutputComparison]:
         """Returns the worst row of each output: the largest error over limit, among its rows that differ if any do."""
         names = dict.fromkeys(row.name for row in self.rows)
-        return [max((row for row in self.rows if row.name == name), key=severity) for name in names]
+        return [max((row for row in self.rows if row.name == name), key=sort_key) for name in names]
 
     @property
     def worst(self) -> OutputComparison | None:
@@ -135,7 +135,7 @@ class VerifyReport:
 
         A row that does not differ may have a larger error: where rounding alone changes BEFORE, it proves nothing.
         """
-        return max(self.rows, key=severity, default=None)
+        return max(self.rows, key=sort_key, default=None)
 
     def to_dict(self) -> dict[str, Any]:
         found = asdict(replace(self, feeds={}, outputs={})) | {"verdict": self.verdict.value}
@@ -152,7 +152,7 @@ def row_without_error(name: str, case: str, mode: tuple[bool, str, bool], reason
     return OutputComparison(name, case, *mode, *nothing, False, reason, slice_error=math.inf)
 
 
-def severity(row: OutputComparison) -> tuple[bool, float]:
+def sort_key(row: OutputComparison) -> tuple[bool, float]:
     """Returns a sort key of rows: equal rows come before different ones, then the error over its limit decides."""
     return not row.equal, row.severity
 

@@ -32,7 +32,7 @@ from graphopt.verification.compare import LARGEST_LIMIT, Deviation, deviation, j
 from graphopt.verification.judge import judge_runs, unmeasured_outputs, untested
 from graphopt.verification.pair import EFFORTS, Effort, Pair, Tolerance, input_options_of, modes_of_two, paired
 from graphopt.verification.probes import first_beyond_half, unused_branches
-from graphopt.verification.report import NOISE, OutputComparison, Verdict, VerifyReport, inconclusive, severity
+from graphopt.verification.report import NOISE, OutputComparison, Verdict, VerifyReport, inconclusive, sort_key
 from graphopt.verification.rounding_error import Budget, RoundingErrors
 from graphopt.verification.run import Crash, Mode, Outputs, open_session, run_case
 
@@ -188,7 +188,7 @@ def _conclude(pair: Pair, report: VerifyReport, cases: Sequence[Case], errors: R
         report.notes += _where_hidden(pair, far, cases, errors.expected)
     report.summary = _summary(report, len(cases)) + ("; AFTER's interface is float16" if pair.half_io else "")
     if bad:
-        worst = max(bad, key=severity)
+        worst = max(bad, key=sort_key)
         report.feeds = next(dict(case.feeds) for case in cases if case.name == worst.case)
         report.outputs = dict(zip(pair.names, errors.expected.get(worst.case, ())))
         if worst.case in report.cases:
@@ -229,7 +229,7 @@ def _summary(report: VerifyReport, cases: int) -> str:
         text += f"; {len(report.not_covered)} not covered"
     bad = [r for r in report.rows if not r.equal]
     if bad:
-        r = max(bad, key=severity)
+        r = max(bad, key=sort_key)
         how = "with the library" if r.library else "without the library"
         how = how if r.provider == CPU else f"on {r.provider}"
         how += ", at the runtime's default level" if r.optimized else ""
@@ -242,7 +242,7 @@ def _summary(report: VerifyReport, cases: int) -> str:
 
 def _where_beyond_half(pair: Pair, report: VerifyReport, cases: Sequence[Case]) -> list[str]:
     """Names the first node of AFTER with values beyond float16, if there is one."""
-    row = max((r for r in report.rows if not r.equal), key=severity)
+    row = max((r for r in report.rows if not r.equal), key=sort_key)
     case = next((case for case in cases if case.name == row.case), None)
     if case is None or not pair.after_halves:
         return []
