@@ -48,9 +48,9 @@ struct Registration {
   int first = 1, last = 1;                        // first and last version of the operator
   std::vector<ElementType> types;                 // types of input 0; empty: `refuse` checks them
   std::vector<size_t> host_inputs, host_outputs;  // indices of inputs and outputs in host memory
-  bool counts = false;                            // its kernel has a counter
+  bool has_counter = false;                       // whether its kernels have a counter (kernel.h)
   bool alone = false;         // never part of a region, because each run gives a different result
-  bool rare_types = false;    // also accepts the types of is_rare
+  bool all_numbers = false;   // also accepts uint16, int16, uint32, uint64 and double (is_rare)
   bool packed_types = false;  // also accepts the types of is_packed
   bool float8 = false;        // also accepts float8e4m3fn
   Reuse reuse = Reuse::kNone;
@@ -131,20 +131,20 @@ struct Registration {
     host_inputs = std::move(which);
     return *this;
   }
-  Registration& takes_rare_types() {
-    rare_types = true;
+  Registration& accepts_all_numbers() {
+    all_numbers = true;
     return *this;
   }
-  Registration& takes_packed_types() {
+  Registration& accepts_packed_types() {
     packed_types = true;
     return *this;
   }
-  Registration& takes_float8() {
+  Registration& accepts_float8() {
     float8 = true;
     return *this;
   }
-  Registration& counts_first() {
-    counts = true;
+  Registration& with_counter() {
+    has_counter = true;
     return *this;
   }
   Registration& writes_on_host(std::vector<size_t> which) {

@@ -920,7 +920,7 @@ EXPORT Plan* graphopt_integer_lines_plan(const DeviceFacts*, const int64_t* numb
   return guarded([&] {
     IntegerLines p;
     for (int64_t* member : {&p.matrices, &p.lines, &p.K, &p.taps}) *member = *numbers++;
-    for (bool* member : {&p.across, &p.is_signed}) *member = *numbers++ != 0;
+    for (bool* member : {&p.transposed, &p.is_signed}) *member = *numbers++ != 0;
     return integer_lines_plan(p);
   });
 }

@@ -112,10 +112,10 @@ def one(
     outer, size, out, inner = sizes
     dtype, to = types
     rng = np.random.default_rng(sizes)
-    blended = how in ("linear", "cubic")
+    interpolates = how in ("linear", "cubic")
     x = (
         signed(rng, outer, size, inner, dtype=dtype)
-        if blended
+        if interpolates
         else (20 * signed(rng, outer, size, inner)).astype(dtype)
     )
     scale = float(np.float32(out / size if coordinates != "half_pixel_symmetric" else (out + 0.4) / size))
@@ -131,7 +131,7 @@ def one(
         at = source(size, out, coordinates)
     antialias, inside_only = flags.get("antialias", False), flags.get("inside_only", False)
     y = np.einsum("os,asb->aob", matrix((size, out), at, scale, how, antialias, inside_only), x.astype(np.float64))
-    value = np.dtype(np.float32 if blended else dtype).type(BEYOND if np.dtype(dtype).kind != "u" else 7)
+    value = np.dtype(np.float32 if interpolates else dtype).type(BEYOND if np.dtype(dtype).kind != "u" else 7)
     if coordinates == "tf_crop_and_resize":
         y[:, (at < 0) | (at > size - 1)] = value
     bits = c_uint64(int.from_bytes(value.tobytes(), "little"))
@@ -142,7 +142,7 @@ def one(
         ends = c_float(scale), c_float(first), c_float(last)
         return harness.plan("resize_one", facts, *codes, numbers, *ends, bits, c_int(antialias), c_int(inside_only))
 
-    tolerance = max(tolerance_of(dtype), tolerance_of(to)) if blended else 0
+    tolerance = max(tolerance_of(dtype), tolerance_of(to)) if interpolates else 0
     return Case(name, "Resize", [x], [y], plan, tolerance, output_dtype=to)
 
 

@@ -129,11 +129,12 @@ struct HaloCopies {
   const half_t *w, *x;                // point to the filters of this step and to the pixels of block `next`
   ptrdiff_t from_filter, from_chunk;  // from one pack of filters, or chunk of pixels, to the next
   int row, column, first;             // first: the first pixel of X that the tile needs
-  int tap, block, left;               // tap and block of the step; number of remaining steps
-  int next, last;                     // blocks: the next one to copy, and the last one of this split
-  int to = 0;                         // first row of block `next` in LDS
-  int filters = 0;                    // a bit for each pack inside W
-  bool has_k;  // whether the step exists and this work-item's channels of it are inside C
+  int tap, block;                     // of the step
+  int remaining_steps;
+  int next, last;   // blocks: the next one to copy, and the last one of this split
+  int to = 0;       // first row of block `next` in LDS
+  int filters = 0;  // a bit for each pack inside W
+  bool has_k;       // whether the step exists and this work-item's channels of it are inside C
   // The next chunk of pixels: its row in the block (kNoChunk if there is none), source and destination.
   static constexpr int kNoChunk = 1 << 24;
   int chunk = kNoChunk;
@@ -150,7 +151,7 @@ struct HaloCopies {
         row(thread_x() / kAcross),
         column(thread_x() % kAcross * 8),
         first(first_m - args.top * args.W - args.left),
-        left(steps) {
+        remaining_steps(steps) {
     const auto taps = static_cast<int>(args.taps.d);
     block = static_cast<int>(divide(static_cast<uint32_t>(step), args.taps));
     tap = step - block * taps;
@@ -202,7 +203,7 @@ struct HaloCopies {
 
   // The next block is copied as soon as no step reads the rows that it overwrites.
   DEVICE void begin_step() {
-    has_k = left > 0 && block * kDepth + column < args.C;
+    has_k = remaining_steps > 0 && block * kDepth + column < args.C;
     if (tap == kStepsInFlight && next == block + 1 && next <= last) begin_next_block();
   }
 
@@ -214,7 +215,7 @@ struct HaloCopies {
     }
     if (part % kDistance == 0) copy_chunk();
     if (!is_last_part(part, kParts)) return;
-    --left;
+    --remaining_steps;
     ++tap;
     w += args.C;
     if (tap == static_cast<int>(args.taps.d)) {

@@ -69,10 +69,9 @@ class PackedLines {
     return {bits.scale, static_cast<uint32_t>(bits.zero_point >> zero_point_bit), layout_.zero_point};
   }
 
-  // Returns k. On NVIDIA, k is computed with `loaded`, without changing its value, so that loads at this index start
-  // only after `loaded` has arrived. A scoreboard tracks all loads of a wave there: a wave that waits for one load also
-  // waits for all later loads that it has started.
-  DEVICE int after(uint32_t loaded, int k) const {
+  // Returns k. On NVIDIA, adds a data dependency on `loaded`: loads at index k start only when `loaded` has arrived.
+  // There, a wave that waits for one load also waits for all later loads that it has started.
+  DEVICE int depend_on(uint32_t loaded, int k) const {
     if (!kCopiesToLds) return k;
     // Rows have less than 2^23 bytes, which the compiler does not know.
     const int zero = layout_.row_bytes >> 24;
@@ -126,7 +125,7 @@ struct PackedRows {
       if (part == kAllParts || part == i) store(to, i);
     }
     if (part != kAllParts && part != kRuns - 1) return;
-    k = weights.after(loaded(), k + kDepth);
+    k = weights.depend_on(loaded(), k + kDepth);
     load(k);
   }
   template <class Row>

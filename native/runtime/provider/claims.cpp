@@ -310,7 +310,7 @@ std::string Claims::refuse(const NodeInGraph& node) const {
     const bool supported = is_packed(value.type) ? op.packed_types
                            : value.type == ElementType::kFloat8E4M3Fn
                                ? op.float8
-                               : bytes_of(value.type) != 0 && (op.rare_types || !is_rare(value.type));
+                               : bytes_of(value.type) != 0 && (op.all_numbers || !is_rare(value.type));
     if (!value.present || supported) continue;
     return value.type == ElementType::kUndefined ? "an input's type is not known"
                                                  : "no kernel for the type of an input";

@@ -113,7 +113,7 @@ Table with_control_flow(Table table) {
     op.last = 25;
     op.host_inputs = std::move(host_inputs);
     op.refuse = refuse;
-    op.rare_types = true;
+    op.all_numbers = true;
   };
   add("If", 1, {0});
   add("Loop", 1, {0, 1});

@@ -157,7 +157,7 @@ bool is_assigned(const Body& body, size_t i) { return i < body.assigned.size() &
 // while the region is planned.
 bool runs_in_region(const Claims& claims, const NodeInGraph& node) {
   const Registration* op = claims.find(node);
-  if (op != nullptr && (op->counts || op->alone || op->create == nullptr)) return false;
+  if (op != nullptr && (op->has_counter || op->alone || op->create == nullptr)) return false;
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     if (claims.host_output(node, i)) return false;
   }

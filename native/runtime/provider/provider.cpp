@@ -378,7 +378,7 @@ struct Factory final : abi::OrtEpFactory {
     }
     options.region.libraries = std::make_shared<gpu::LibraryChoices>(text(session, "libraries"));
     const std::string measured = text(session, "measured");
-    if (!measured.empty()) options.region.measured = open_measured(measured);
+    if (!measured.empty()) options.region.measured = open_measurements(measured);
     options.choice.disabled = split_patterns(text(session, "disable"));
     for (std::string& pattern : disabled_everywhere()) options.choice.disabled.push_back(std::move(pattern));
     return options;

@@ -104,7 +104,7 @@ void read_options(const abi::OrtApi24* api, const abi::OrtKernelInfo* info, runt
   const char* libraries = abi::GetKeyValue(api, raw, option_key("libraries").c_str());
   bound.libraries = std::make_shared<gpu::LibraryChoices>(libraries != nullptr ? libraries : "");
   const char* measured = abi::GetKeyValue(api, raw, option_key("measured").c_str());
-  if (measured != nullptr && *measured != '\0') bound.measured = open_measured(measured);
+  if (measured != nullptr && *measured != '\0') bound.measured = open_measurements(measured);
 }
 
 // Returns all kernels of the provider, including the runtime's copy nodes.
@@ -122,7 +122,7 @@ Table with_copies(gpu::Device& device) {
 
 }  // namespace
 
-std::shared_ptr<gpu::Measured> open_measured(const std::string& path) {
+std::shared_ptr<gpu::Measured> open_measurements(const std::string& path) {
   return std::make_shared<gpu::Measured>(path, GRAPHOPT_VERSION);
 }
 

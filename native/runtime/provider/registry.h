@@ -19,7 +19,7 @@ constexpr const char* kProviderName = "GraphoptExecutionProvider";
 std::string option_key(const char* name);
 
 // Opens the file that the option `measured` names.
-std::shared_ptr<gpu::Measured> open_measured(const std::string& path);
+std::shared_ptr<gpu::Measured> open_measurements(const std::string& path);
 
 // Returns JSON: for each operator with several implementations their names, in order of preference.
 std::string describe_implementations(gpu::Device& device);

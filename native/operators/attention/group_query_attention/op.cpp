@@ -262,7 +262,7 @@ std::string refuse_gqa(const Node& node) {
 void add_group_query_attention(Kernels& kernels) {
   kernels.add_microsoft("GroupQueryAttention", plan_group_query_attention)
       .refused(refuse_gqa)
-      .takes_float8()
+      .accepts_float8()
       .reads_on_host({kTotal})
       .reads_lengths({kLastKeys})
       .keeps_plans(keeps_gqa_plan)

@@ -62,7 +62,7 @@ class Convolution : public gpu::DeviceKernel {
       throw Error("B ", call.input(2).shape, " does not have one element for each output channel");
     }
     const Shape y =
-        window_.fit(xs, ws, p, [this](ConvolutionProblem& to, size_t d, size_t i) { place(to, d, i); });
+        window_.fit(xs, ws, p, [this](ConvolutionProblem& to, size_t d, size_t i) { set_axis(to, d, i); });
     set_output(call, 0, channels_last_ ? to_channels_last(y) : y);
     if (y.elements() == 0) return;
     const bool slopes = tail_ && tail_->has_slopes;
@@ -128,7 +128,7 @@ class Convolution : public gpu::DeviceKernel {
 
   // Returns a problem with C, M and `transposed`. Throws Error if the channels of W do not divide into the groups.
   virtual ConvolutionProblem problem(const Shape& x, const Shape& w) const = 0;
-  virtual void place(ConvolutionProblem& p, size_t d, size_t i) const = 0;
+  virtual void set_axis(ConvolutionProblem& p, size_t d, size_t i) const = 0;
 
   Choice choice_;
   Window window_;
@@ -151,7 +151,7 @@ class Conv : public Convolution {
     return p;
   }
 
-  void place(ConvolutionProblem& p, size_t d, size_t i) const override {
+  void set_axis(ConvolutionProblem& p, size_t d, size_t i) const override {
     window_.set_convolution_axis(p, d, i);
   }
 };
@@ -177,7 +177,7 @@ class ConvTranspose : public Convolution {
     return p;
   }
 
-  void place(ConvolutionProblem& p, size_t d, size_t i) const override {
+  void set_axis(ConvolutionProblem& p, size_t d, size_t i) const override {
     const int64_t output_padding = output_padding_.empty() ? 0 : output_padding_[i];
     // Size of Y without pads.
     const int64_t unpadded = (p.in[d] - 1) * p.stride[d] + output_padding + p.span(d);

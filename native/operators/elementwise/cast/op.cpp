@@ -26,7 +26,7 @@ std::string refuse_cast(const Node& node) {
 }  // namespace
 
 void add_cast(Kernels& kernels) {
-  kernels.add_onnx("Cast", 6, 28, plan_cast).refused(refuse_cast).takes_rare_types();
+  kernels.add_onnx("Cast", 6, 28, plan_cast).refused(refuse_cast).accepts_all_numbers();
 }
 
 }  // namespace graphopt

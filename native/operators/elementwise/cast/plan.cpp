@@ -11,11 +11,11 @@ Plan cast_plan(int64_t total, ElementType from, ElementType to, bool aligned) {
   args.total = to_u31(total);
   args.from = from;
   args.to = to;
-  const bool packs = aligned && is_float(from) && is_float(to) && from != to;
-  const char* name = !packs                       ? "cast_number"
+  const bool uses_packs = aligned && is_float(from) && is_float(to) && from != to;
+  const char* name = !uses_packs                  ? "cast_number"
                      : from == ElementType::kHalf ? "cast_f16_to_f32"
                                                   : "cast_f32_to_f16";
-  return one_launch(name, divide_up(total, packs ? 4 * hip::kCastPacks : hip::kCastElements),
+  return one_launch(name, divide_up(total, uses_packs ? 4 * hip::kCastPacks : hip::kCastElements),
                     hip::kCastThreads, args);
 }
 

@@ -222,11 +222,28 @@ std::string refuse_shift(const Node& node) {
   return refuse_mixed_integers(node);
 }
 
+void add_integer_operators(Kernels& kernels) {
+  const auto integers = [](const Node& node) { return refuse_mixed_integers(node); };
+  const auto binary = [&](const char* name, int first, int last, IntegerOp op) {
+    kernels.add_onnx(name, first, last, plan_binary({hip::kCopyOp, op}))
+        .refused(integers)
+        .accepts_all_numbers();
+  };
+  binary("BitwiseAnd", 18, 18, IntegerOp::kAnd);
+  binary("BitwiseOr", 18, 18, IntegerOp::kOr);
+  binary("BitwiseXor", 18, 18, IntegerOp::kXor);
+  const auto plan_not = [](Call& call, Program& program) {
+    plan_integer_unary(call, program, IntegerOp::kNot);
+  };
+  kernels.add_onnx("BitwiseNot", 18, 18, plan_not).refused(integers).accepts_all_numbers();
+  kernels.add_onnx("Mod", 10, 28, plan_remainder).refused(refuse_remainder).accepts_all_numbers();
+  kernels.add_onnx("BitShift", 11, 28, plan_shift).refused(refuse_shift).accepts_all_numbers();
+}
+
 }  // namespace
 
 void add_elementwise(Kernels& kernels) {
   const auto floats = [](const Node& node) { return refuse_mixed_floats(node); };
-  const auto integers = [](const Node& node) { return refuse_mixed_integers(node); };
   const auto any_layout = [](const Node&) { return Layout::kAny; };
   const auto unary = [&](const char* name, int first, int last, hip::ElementwiseOp code, float p = 0,
                          float q = 0) {
@@ -242,22 +259,19 @@ void add_elementwise(Kernels& kernels) {
   const auto any_binary = [&](const char* name, int first, int last, hip::ElementwiseOp code, IntegerOp op) {
     kernels.add_onnx(name, first, last, plan_binary({code, op}))
         .refused(refuse_mixed)
-        .takes_rare_types()
+        .accepts_all_numbers()
         .with_layout(any_layout);
   };
   const auto any_unary = [&](const char* name, int first, int last, hip::ElementwiseOp code, IntegerOp op) {
     kernels.add_onnx(name, first, last, plan_any_unary(code, op))
         .refused(refuse_mixed)
-        .takes_rare_types()
+        .accepts_all_numbers()
         .reuses(Reuse::kInplace)
         .with_layout(any_layout);
   };
-  const auto integer_binary = [&](const char* name, int first, int last, IntegerOp op) {
-    kernels.add_onnx(name, first, last, plan_binary({hip::kCopyOp, op})).refused(integers).takes_rare_types();
-  };
   kernels.add_onnx("Relu", 6, 14, plan_relu)
       .refused(refuse_mixed)
-      .takes_rare_types()
+      .accepts_all_numbers()
       .reuses(Reuse::kInplace)
       .with_layout(any_layout);
   unary("Sigmoid", 6, 13, hip::elementwise_op(ActivationKind::kSigmoid));
@@ -280,7 +294,7 @@ void add_elementwise(Kernels& kernels) {
   kernels.add_microsoft("FastGelu", plan_bias_gelu(ActivationKind::kGeluTanh)).refused(floats);
   kernels.add_onnx("Clip", 11, 13, plan_clip)
       .refused(refuse_mixed)
-      .takes_rare_types()
+      .accepts_all_numbers()
       .reuses(Reuse::kInplace)
       .reads_on_host({1, 2})
       .with_layout(any_layout);
@@ -292,16 +306,8 @@ void add_elementwise(Kernels& kernels) {
   binary("PRelu", 7, 16, hip::kPReluOp);
   any_binary("Max", 8, 13, hip::kMaxOp, IntegerOp::kMax);
   any_binary("Min", 8, 13, hip::kMinOp, IntegerOp::kMin);
-  kernels.add_onnx("Where", 9, 16, plan_selection).refused(refuse_selection).takes_rare_types();
-  integer_binary("BitwiseAnd", 18, 18, IntegerOp::kAnd);
-  integer_binary("BitwiseOr", 18, 18, IntegerOp::kOr);
-  integer_binary("BitwiseXor", 18, 18, IntegerOp::kXor);
-  const auto plan_not = [](Call& call, Program& program) {
-    plan_integer_unary(call, program, IntegerOp::kNot);
-  };
-  kernels.add_onnx("BitwiseNot", 18, 18, plan_not).refused(integers).takes_rare_types();
-  kernels.add_onnx("Mod", 10, 28, plan_remainder).refused(refuse_remainder).takes_rare_types();
-  kernels.add_onnx("BitShift", 11, 28, plan_shift).refused(refuse_shift).takes_rare_types();
+  kernels.add_onnx("Where", 9, 16, plan_selection).refused(refuse_selection).accepts_all_numbers();
+  add_integer_operators(kernels);
 }
 
 }  // namespace graphopt

@@ -79,19 +79,19 @@ std::string refuse_is_inf(const Node& node) {
 void add_logic(Kernels& kernels) {
   kernels.add_onnx("Equal", 7, 19, plan_logic(LogicOp::kEqual, true))
       .refused(refuse_equal)
-      .takes_rare_types();
+      .accepts_all_numbers();
   kernels.add_onnx("Less", 7, 13, plan_logic(LogicOp::kLess, true))
       .refused(refuse_unless_number)
-      .takes_rare_types();
+      .accepts_all_numbers();
   kernels.add_onnx("LessOrEqual", 12, 16, plan_logic(LogicOp::kLessOrEqual, true))
       .refused(refuse_unless_number)
-      .takes_rare_types();
+      .accepts_all_numbers();
   kernels.add_onnx("Greater", 7, 13, plan_logic(LogicOp::kGreater, true))
       .refused(refuse_unless_number)
-      .takes_rare_types();
+      .accepts_all_numbers();
   kernels.add_onnx("GreaterOrEqual", 12, 16, plan_logic(LogicOp::kGreaterOrEqual, true))
       .refused(refuse_unless_number)
-      .takes_rare_types();
+      .accepts_all_numbers();
   kernels.add_onnx("And", 7, 7, plan_logic(LogicOp::kAnd, true)).refused(refuse_unless_bool);
   kernels.add_onnx("Or", 7, 7, plan_logic(LogicOp::kOr, true)).refused(refuse_unless_bool);
   kernels.add_onnx("Xor", 7, 7, plan_logic(LogicOp::kXor, true)).refused(refuse_unless_bool);

@@ -48,7 +48,10 @@ void add_unary(Kernels& kernels) {
   unary("Round", 11, 22, hip::UnaryOp::kRound);
   unary("Softsign", 1, 22, hip::UnaryOp::kSoftsign);
   unary("ThresholdedRelu", 10, 22, hip::UnaryOp::kThresholdedRelu);
-  kernels.add_onnx("Sign", 9, 13, plan_sign).refused(refuse_sign).reuses(Reuse::kInplace).takes_rare_types();
+  kernels.add_onnx("Sign", 9, 13, plan_sign)
+      .refused(refuse_sign)
+      .reuses(Reuse::kInplace)
+      .accepts_all_numbers();
   kernels.add_microsoft("QuickGelu", plan_unary_function, hip::UnaryOp::kQuickGelu, 1.702f)
       .refused(floats)
       .reuses(Reuse::kInplace);

@@ -67,7 +67,7 @@ void add_nms(Kernels& kernels) {
   kernels.add_onnx("NonMaxSuppression", 10, 11, plan_non_max_suppression)
       .refused(refuse_nms)
       .reads_on_host({2, 3, 4})
-      .counts_first();
+      .with_counter();
 }
 
 }  // namespace graphopt

@@ -28,7 +28,7 @@ struct ResizeArgs : Arguments<2, 128> {
   SourceAxis rows, columns;
   Interpolation mode;
   int32_t rows_each;
-  int32_t packs;  // each pack of columns is written with one store
+  int32_t uses_packs;  // each pack of columns is written with one store
 };
 
 // x [images, H, W, channels]. A work-item computes one of the `total` packs of channels of y.

@@ -86,7 +86,7 @@ DEVICE void resize(const ResizeArgs& args) {
       UNROLL for (int k = 0; k < kColumns; ++k) out.v[k] = x[line + static_cast<uint32_t>(c[k].low)];
     }
     T* const y = to + static_cast<ptrdiff_t>(row) * columns.out + first_column;
-    if (args.packs != 0) {
+    if (args.uses_packs != 0) {
       store_pack(y, out);
     } else {
       UNROLL for (int k = 0; k < kColumns; ++k) {

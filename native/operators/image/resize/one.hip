@@ -22,7 +22,7 @@ DEVICE bool is_outside(const ResizeOneArgs& args, float x) {
 }
 
 template <class T>
-DEVICE void resize_pick(const ResizeOneArgs& args) {
+DEVICE void resize_nearest(const ResizeOneArgs& args) {
   const T* const x = args.x;
   T* const y = args.y;
   const uint32_t i = work_item(kResizeThreads);
@@ -45,7 +45,7 @@ DEVICE float resize_weight(const ResizeOneArgs& args, float distance) {
 }
 
 template <class X, class Y>
-DEVICE void resize_blend(const ResizeOneArgs& args) {
+DEVICE void resize_interpolate(const ResizeOneArgs& args) {
   const X* const x = args.x;
   Y* const y = args.y;
   const uint32_t i = work_item(kResizeThreads);
@@ -77,8 +77,10 @@ DEVICE void resize_blend(const ResizeOneArgs& args) {
 
 using namespace graphopt::hip;
 
-BITS_KERNELS(resize_pick, resize_pick<T>, kResizeThreads, ResizeOneArgs, x, y)
+BITS_KERNELS(resize_nearest, resize_nearest<T>, kResizeThreads, ResizeOneArgs, x, y)
 
-FLOAT_KERNELS(resize_blend, (resize_blend<T, T>), kResizeThreads, ResizeOneArgs, x, y)
-KERNEL_OF(resize_blend_f16_f32, (resize_blend<half_t, float>), kResizeThreads, ResizeOneArgs, x, y)
-KERNEL_OF(resize_blend_f32_f16, (resize_blend<float, half_t>), kResizeThreads, ResizeOneArgs, x, y)
+FLOAT_KERNELS(resize_interpolate, (resize_interpolate<T, T>), kResizeThreads, ResizeOneArgs, x, y)
+KERNEL_OF(resize_interpolate_f16_f32, (resize_interpolate<half_t, float>), kResizeThreads, ResizeOneArgs, x,
+          y)
+KERNEL_OF(resize_interpolate_f32_f16, (resize_interpolate<float, half_t>), kResizeThreads, ResizeOneArgs, x,
+          y)

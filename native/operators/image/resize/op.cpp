@@ -36,7 +36,9 @@ std::optional<Interpolation> interpolation_of(const Attributes& a) {
                                                   {"ceil", Interpolation::kCeil}});
 }
 
-bool blends(Interpolation mode) { return mode == Interpolation::kLinear || mode == Interpolation::kCubic; }
+bool interpolates(Interpolation mode) {
+  return mode == Interpolation::kLinear || mode == Interpolation::kCubic;
+}
 
 enum class Aspect { kStretch, kNotLarger, kNotSmaller };
 
@@ -203,7 +205,7 @@ class Resize final : public gpu::DeviceKernel {
     const size_t rank = all.size(), rows = rank - (channels_last_ ? 3 : 2);
     if (!is_float(x.type) || rank < (channels_last_ ? 4u : 3u)) return false;
     if (mode_ == Interpolation::kCubic || coordinates_ == Coordinates::kCrop ||
-        (antialias_ && blends(mode_))) {
+        (antialias_ && interpolates(mode_))) {
       return false;
     }
     if (changed.front() < rows || changed.back() > rows + 1) return false;
@@ -242,9 +244,10 @@ class Resize final : public gpu::DeviceKernel {
       p.bytes = bytes_of(x.type);
       p.half_in = half_in;
       p.half_out = is_last && is_half(x);
-      p.outside = blends(mode_) ? bits_of(outside_) : bits_of(outside_, x.type);
+      p.outside = interpolates(mode_) ? bits_of(outside_) : bits_of(outside_, x.type);
       now[d] = p.axis.out;
-      const Ref to = is_last ? out : program.reserve(now.elements() * (blends(mode_) ? int64_t{4} : p.bytes));
+      const Ref to =
+          is_last ? out : program.reserve(now.elements() * (interpolates(mode_) ? int64_t{4} : p.bytes));
       program.launch(gpu::resize_one_plan(p), {from}, {to});
       from = to;
       half_in = false;
@@ -262,7 +265,7 @@ class Resize final : public gpu::DeviceKernel {
 std::string refuse_resize(const Node& node) {
   const auto mode = interpolation_of(node);
   if (!coordinates_of(node) || !mode || !aspect_of(node)) return "this mode is not known";
-  if (!is_float(node.type()) && blends(*mode)) return "the mode interpolates integers";
+  if (!is_float(node.type()) && interpolates(*mode)) return "the mode interpolates integers";
   const auto& x = node.inputs.front().shape;
   return !x ? "the rank is not known" : "";
 }
@@ -273,7 +276,7 @@ void add_resize(Kernels& kernels) {
   kernels.add_with_both_layouts("Resize", 11, 19, kernel<Resize>)
       .refused(refuse_resize)
       .reads_on_host({1, 2, 3})
-      .takes_rare_types()
+      .accepts_all_numbers()
       .with_byte_layouts();
 }
 

@@ -70,7 +70,7 @@ Plan resize_plan(const ResizeProblem& p, bool half, bool aligned, std::optional<
   args.across = make_divisor(across);
   args.down = make_divisor(down);
   args.rows_each = static_cast<int32_t>(each);
-  args.packs = aligned && p.columns.out % pack == 0;
+  args.uses_packs = aligned && p.columns.out % pack == 0;
   args.rows = source_axis(p.rows, p.coordinates);
   args.columns = source_axis(p.columns, p.coordinates);
   args.mode = p.mode;
@@ -93,8 +93,8 @@ Plan resize_one_plan(const ResizeOneProblem& p) {
   const int64_t total = p.outer * p.axis.out * p.inner;
   if (total == 0) return {};
   to_u31(p.outer * p.axis.in * p.inner);
-  const bool blended = p.mode == Interpolation::kLinear || p.mode == Interpolation::kCubic,
-             wide = blended && p.antialias && p.axis.scale < 1;
+  const bool interpolates = p.mode == Interpolation::kLinear || p.mode == Interpolation::kCubic,
+             wide = interpolates && p.antialias && p.axis.scale < 1;
   const float reach = p.mode == Interpolation::kCubic ? 2.0f : 1.0f;
   hip::ResizeOneArgs args = {};
   args.x = input(0);
@@ -112,11 +112,11 @@ Plan resize_one_plan(const ResizeOneProblem& p) {
   args.crops = p.coordinates == Coordinates::kCrop;
   args.normalized = p.inside_only || p.antialias;
   const char* kernel = nullptr;
-  if (blended) {
-    kernel = p.half_in ? (p.half_out ? "resize_blend_f16" : "resize_blend_f16_f32")
-                       : (p.half_out ? "resize_blend_f32_f16" : "resize_blend_f32");
+  if (interpolates) {
+    kernel = p.half_in ? (p.half_out ? "resize_interpolate_f16" : "resize_interpolate_f16_f32")
+                       : (p.half_out ? "resize_interpolate_f32_f16" : "resize_interpolate_f32");
   } else {
-    kernel = bits_kernel("resize_pick", p.bytes);
+    kernel = bits_kernel("resize_nearest", p.bytes);
   }
   return one_launch(kernel, total, hip::kResizeThreads, args);
 }

@@ -327,7 +327,7 @@ void add_einsum(Kernels& kernels) {
   kernels.add_onnx("Einsum", 12, 28, plan_einsum)
       .refused(refuse_einsum)
       .chooses(GemmChoice::implementations())
-      .takes_rare_types();
+      .accepts_all_numbers();
 }
 
 }  // namespace graphopt

@@ -47,7 +47,7 @@ void IntegerConv::prepare(const Node& node) {
   const auto w = node.constant(in_[kB]);
   if (!w || !is_byte(w->type) || w->shape.rank() < 3 || w->shape.elements() == 0) return;
   const ElementType type = w->type;
-  if (has_zero_points(device_, node, in_[kBZero], type)) return;
+  if (is_asymmetric(device_, node, in_[kBZero], type)) return;
   const Shape s = last_filters_ ? channels_first(w->shape) : w->shape;
   gpu::IntegerLines lines;
   lines.lines = s[0];
@@ -60,7 +60,7 @@ void IntegerConv::prepare(const Node& node) {
   gpu::IntegerLines rows;
   rows.lines = lines.taps;
   rows.K = lines.lines;
-  rows.across = true;
+  rows.transposed = true;
   prepare_right(node, lines, &rows);
 }
 
@@ -71,22 +71,24 @@ std::vector<uint8_t> IntegerConv::pack_filters(const Tensor& w, const Shape& s) 
   image[1] *= groups_;
   for (size_t axis = 0; axis + 2 < s.rank(); ++axis) image[axis + 2] = window_.span(axis, s[axis + 2]);
   ConvolutionProblem p;
-  place(image, s, p);
+  describe_convolution(image, s, p);
   // With auto_pad SAME, the padding depends on the size of X.
-  has_blocks_ = (window_.auto_pad() == "NOTSET" || window_.auto_pad() == "VALID") && gpu::over_blocks(p);
-  if (groups_ == 1 && !has_blocks_) return {};
+  is_space_to_depth_ =
+      (window_.auto_pad() == "NOTSET" || window_.auto_pad() == "VALID") && gpu::space_to_depth(p);
+  if (groups_ == 1 && !is_space_to_depth_) return {};
   std::vector<uint8_t> bytes(w.bytes());
   const gpu::WorkStream stream(device_);
   device_.copy(bytes.data(), w.data, bytes.size(), stream.get());
   stream.synchronize();
-  const auto pack = has_blocks_ ? gpu::pack_filters_of_blocks : gpu::pack_filters_of_groups;
+  const auto pack = is_space_to_depth_ ? gpu::pack_space_to_depth_filters : gpu::pack_filters_of_groups;
   return pack(p, bytes.data(), last_filters_, w.type == ElementType::kInt8);
 }
 
 void IntegerConv::plan(Call& call, Program& program) const {
   const Shape &x = call.input(in_[kA]).shape, &w = call.input(in_[kB]).shape;
   ConvolutionProblem p;
-  const Shape shape = place(last_ ? channels_first(x) : x, last_filters_ ? channels_first(w) : w, p);
+  const Shape shape =
+      describe_convolution(last_ ? channels_first(x) : x, last_filters_ ? channels_first(w) : w, p);
   const Ref y = set_output(call, 0, last_ ? channels_last(shape) : shape, type_of_y(call));
   require_one(call, in_[kAScale], "the scale of X");
   require_one(call, in_[kAZero], "the zero point of X");
@@ -134,9 +136,9 @@ void IntegerConv::plan_last(const Call& call, Program& program, const Convolutio
     const Ref from = x;
     x = program.reserve(p.N * C * p.in_size());
     swap_axes(call, program, {p.N, C, p.in_size()}, 1, from, x);
-  } else if (has_blocks_) {
+  } else if (is_space_to_depth_) {
     const Ref from = x;
-    const ConvolutionProblem blocks = gpu::over_blocks(p).value();
+    const ConvolutionProblem blocks = gpu::space_to_depth(p).value();
     x = program.reserve(p.N * blocks.in_size() * 16);
     program.launch(gpu::integer_blocks_plan(p, last_), {from, right.columns}, {x});
   } else if (!last_ || (C % 16 != 0 && !depthwise && !direct)) {
@@ -144,7 +146,7 @@ void IntegerConv::plan_last(const Call& call, Program& program, const Convolutio
     pixels.matrices = last_ ? 1 : p.N;
     pixels.lines = last_ ? p.N * p.in_size() : p.in_size();
     pixels.K = C;
-    pixels.across = !last_;
+    pixels.transposed = !last_;
     pixels.is_signed = true;  // keeps the elements
     const Ref from = x;
     x = program.reserve(pixels.packed_bytes());
@@ -160,10 +162,11 @@ void IntegerConv::plan_last(const Call& call, Program& program, const Convolutio
   columns.sum = sum_;
   columns.has_table = call.has_input(in_[kTable]);
   const Ref result = last_ && call.aligned() ? y : program.reserve(size);
-  program.launch(depthwise     ? gpu::integer_depthwise_plan(p, columns)
-                 : has_blocks_ ? gpu::integer_conv_plan(*gpu::over_blocks(p), columns, device_.facts())
-                 : direct      ? gpu::integer_conv_direct_plan(p, columns, device_.facts())
-                               : gpu::integer_conv_plan(p, columns, device_.facts()),
+  program.launch(depthwise ? gpu::integer_depthwise_plan(p, columns)
+                 : is_space_to_depth_
+                     ? gpu::integer_conv_plan(*gpu::space_to_depth(p), columns, device_.facts())
+                 : direct ? gpu::integer_conv_direct_plan(p, columns, device_.facts())
+                          : gpu::integer_conv_plan(p, columns, device_.facts()),
                  {x, right.lines, right.columns, residual, input_or_none(call, in_[kTable])}, {result});
   if (!last_) {
     swap_axes(call, program, {p.N, p.out_size(), filters}, bytes, result, y);
@@ -210,7 +213,7 @@ void IntegerConv::plan_first(const Call& call, Program& program, const Convoluti
   if (last_) swap_axes(call, program, {p.N, filters, p.out_size()}, bytes, result, y);
 }
 
-Shape IntegerConv::place(const Shape& x, const Shape& w, ConvolutionProblem& p) const {
+Shape IntegerConv::describe_convolution(const Shape& x, const Shape& w, ConvolutionProblem& p) const {
   const size_t axes = x.rank() - 2;
   throw_if(x.rank() < 3 || axes > gpu::kSpatialAxes, "X must have one to three spatial axes");
   throw_if(w.rank() != x.rank(), "X ", x, " and W ", w, " differ in rank");

@@ -24,21 +24,21 @@ class IntegerConv final : public IntegerMatMul {
   void plan_last(const Call& call, Program& program, const ConvolutionProblem& p, bool depthwise,
                  Ref y) const;
 
-  // Returns packed filters for the convolution over blocks of pixels (gpu::over_blocks) or with merged groups; none if
+  // Returns packed filters for the convolution of gpu::space_to_depth or with merged groups; none if
   // prepare_right packs the filters. `w`: the filters. `s`: their shape in channels first.
   std::vector<uint8_t> pack_filters(const Tensor& w, const Shape& s);
 
   // Plans a convolution in channels first. Tensors in channels last are transposed.
   void plan_first(const Call& call, Program& program, const ConvolutionProblem& p, Ref y) const;
 
-  // Sets the problem, and returns the shape of Y. All shapes are in channels first.
-  Shape place(const Shape& x, const Shape& w, ConvolutionProblem& p) const;
+  // Writes the problem to `p` and returns the shape of Y. All shapes are in channels first.
+  Shape describe_convolution(const Shape& x, const Shape& w, ConvolutionProblem& p) const;
 
   Window window_;
   int64_t groups_;
   bool last_, last_filters_;
-  bool has_blocks_ = false;  // the packed filters are for a convolution over blocks
-  hip::IntegerSum sum_;      // of Y and the residual
+  bool is_space_to_depth_ = false;  // the packed filters are those of gpu::space_to_depth
+  hip::IntegerSum sum_;             // of Y and the residual
 };
 
 }  // namespace graphopt::integer_matmul

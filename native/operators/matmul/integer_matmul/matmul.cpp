@@ -22,7 +22,7 @@ bool is_many(const Call& call, size_t i, int64_t size, const char* what) {
 
 void require_one(const Call& call, size_t i, const char* what) { (void)is_many(call, i, 1, what); }
 
-bool has_zero_points(gpu::Device& device, const Node& node, size_t zero, ElementType type) {
+bool is_asymmetric(gpu::Device& device, const Node& node, size_t zero, ElementType type) {
   const uint8_t none = type == ElementType::kUint8 ? 128 : 0;
   if (!node.has_input(zero)) return none != 0;
   const auto given = node.constant(zero);
@@ -54,7 +54,7 @@ void IntegerMatMul::prepare(const Node& node) {
   lines.matrices = b->shape.elements(0, rank - 2);
   lines.lines = b->shape[rank - (transpose_b_ ? 2 : 1)];
   lines.K = b->shape[rank - (transpose_b_ ? 1 : 2)];
-  lines.across = !transpose_b_;
+  lines.transposed = !transpose_b_;
   prepare_right(node, lines);
 }
 
@@ -124,22 +124,22 @@ void IntegerMatMul::plan_on_matrix_units(const Call& call, Program& program, gpu
   columns.matrices = call.input(in_[kB]).shape.elements() / (p.K * p.N);
   columns.lines = p.N;
   rows.K = columns.K = p.K;
-  rows.across = transpose_a_;
-  columns.across = !transpose_b_;
+  rows.transposed = transpose_a_;
+  columns.transposed = !transpose_b_;
   const Right right = plan_right(call, program, columns, left.scale, left.zero);
   const bool is_unsigned = right.columns_problem.left == ElementType::kUint8;
   rows.is_signed = !is_unsigned;
-  // The kernel reads rows in packs of 16 bytes. Rows of whole packs need no copy.
-  const bool packs = !transpose_a_ && p.K % 16 == 0;
-  const Ref a = packs ? left.a : program.reserve(rows.packed_bytes());
-  const Ref sums = right.has_zeros ? program.reserve(rows.sum_bytes()) : Ref();
-  if (!packs || right.has_zeros) {
-    program.launch(gpu::integer_lines_plan(rows), {left.a}, {packs ? Ref() : a, sums});
+  // The kernel reads rows in packs of 16 bytes. Rows that consist of complete packs need no copy.
+  const bool is_aligned = !transpose_a_ && p.K % 16 == 0;
+  const Ref a = is_aligned ? left.a : program.reserve(rows.packed_bytes());
+  const Ref sums = right.is_asymmetric ? program.reserve(rows.sum_bytes()) : Ref();
+  if (!is_aligned || right.is_asymmetric) {
+    program.launch(gpu::integer_lines_plan(rows), {left.a}, {is_aligned ? Ref() : a, sums});
   }
   for (int64_t& step : p.a_batch) step /= p.M * p.K;
   for (int64_t& step : p.b_batch) step /= p.K * p.N;
-  program.launch(gpu::integer_gemm_plan(p, right.columns_problem, right.has_zeros, packs && is_unsigned,
-                                        device_.facts()),
+  program.launch(gpu::integer_gemm_plan(p, right.columns_problem, right.is_asymmetric,
+                                        is_aligned && is_unsigned, device_.facts()),
                  {a, right.lines, right.columns, sums}, {left.y});
 }
 
@@ -148,7 +148,7 @@ void IntegerMatMul::prepare_right(const Node& node, gpu::IntegerLines lines, con
   const auto b = node.constant(in_[kB]);
   if (!gpu::has_integer_gemm(device_.facts()) || !b || !is_byte(b->type) || b->shape.elements() == 0) return;
   lines.is_signed = b->type == ElementType::kInt8;
-  has_zeros_ = has_zero_points(device_, node, in_[kBZero], b->type);
+  is_asymmetric_ = is_asymmetric(device_, node, in_[kBZero], b->type);
   gpu::IntegerLines stored = packed != nullptr ? *packed : lines;
   stored.is_signed = lines.is_signed;
   sums_at_ = given.empty() ? stored.packed_bytes() : static_cast<int64_t>(given.size());
@@ -203,7 +203,7 @@ IntegerMatMul::Right IntegerMatMul::plan_right(const Call& call, Program& progra
   lines.is_signed = type == ElementType::kInt8;
   Right right;
   right.columns_problem = describe_columns(call, lines);
-  right.has_zeros = lines_ != nullptr ? has_zeros_ : call.has_input(in_[kBZero]) || !lines.is_signed;
+  right.is_asymmetric = lines_ != nullptr ? is_asymmetric_ : call.has_input(in_[kBZero]) || !lines.is_signed;
   Ref sums;
   if (lines_ != nullptr) {
     right.lines = Ref::owned(lines_.get());

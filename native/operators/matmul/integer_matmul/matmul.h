@@ -44,8 +44,9 @@ bool is_many(const Call& call, size_t i, int64_t size, const char* what);
 // Throws Error unless the input has one element.
 void require_one(const Call& call, size_t i, const char* what);
 
-// Returns whether a zero point may differ from 0 after the conversion of uint8 elements to int8.
-bool has_zero_points(gpu::Device& device, const Node& node, size_t zero, ElementType type);
+// Returns whether B is quantized asymmetrically: a zero point may differ from 0, for uint8 from 128. `zero`: the input
+// with the zero points.
+bool is_asymmetric(gpu::Device& device, const Node& node, size_t zero, ElementType type);
 
 // Integer matrix multiplication; the result is int32 or scaled.
 class IntegerMatMul : public gpu::DeviceKernel {
@@ -58,7 +59,7 @@ class IntegerMatMul : public gpu::DeviceKernel {
   // The right operand of an int8 GEMM and the operands of its epilogue, in the layout of the kernels.
   struct Right {
     Ref lines, columns;
-    bool has_zeros;  // whether a zero point may differ from 0 (has_zero_points)
+    bool is_asymmetric;  // whether a zero point of B may differ from 0 (the function above)
     gpu::IntegerColumnsProblem columns_problem;
   };
 
@@ -94,7 +95,7 @@ class IntegerMatMul : public gpu::DeviceKernel {
   Activation act_;
   std::shared_ptr<void> lines_, columns_;  // of constant inputs; lines_: packed lines of B, then their sums
   int64_t sums_at_ = 0;                    // offset of the sums in lines_
-  bool has_zeros_ = true;                  // Right::has_zeros for lines_
+  bool is_asymmetric_ = true;              // Right::is_asymmetric for lines_
 };
 
 }  // namespace graphopt::integer_matmul

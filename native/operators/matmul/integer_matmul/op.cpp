@@ -95,7 +95,7 @@ void add_integer_matmul(Kernels& kernels) {
   refuse(kernels.add_microsoft("QGemm", kernel<IntegerMatMul>, kQGemm), kQGemm);
   kernels.add_microsoft("MatMulInteger16", kernel<IntegerMatMul>, kMatMulInteger16)
       .refused(refuse_wide)
-      .takes_rare_types();
+      .accepts_all_numbers();
   convolution(kernels.add_microsoft("QLinearConv", kernel<IntegerConv>, kQLinearConv));
 }
 

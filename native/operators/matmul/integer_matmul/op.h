@@ -35,10 +35,10 @@ Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& inte
 // --- On the matrix units
 
 // Lines of 8-bit elements in contiguous matrices: [matrices, lines, K, taps], [matrices, lines, taps, K] if
-// `taps_first`, or [matrices, K, lines] if `across`.
+// `taps_first`, or [matrices, K, lines] if `transposed`.
 struct IntegerLines {
   int64_t matrices = 1, lines = 1, K = 1, taps = 1;
-  bool across = false, taps_first = false;
+  bool transposed = false, taps_first = false;
   bool is_signed = false;  // otherwise 128 is subtracted from the packed elements
 
   // Returns the elements of a packed line: the taps, each with K elements and zeros up to a multiple of 16.
@@ -98,16 +98,17 @@ std::vector<uint8_t> pack_filters_of_groups(const ConvolutionProblem& p, const u
 // Returns why the device or the kernels do not support a convolution of 8-bit elements in channels last, or null.
 const char* refuse_integer_conv(const ConvolutionProblem& p, const DeviceFacts& device);
 
-// Returns the equivalent convolution over blocks of stride x stride pixels (space to depth). A block has the channels
-// of all its pixels, and the stride is 1. Returns no value if a block has more than 16 channels or one pixel. Packs
-// have 16 channels: with few channels in X, a convolution over blocks multiplies fewer zeros.
-std::optional<ConvolutionProblem> over_blocks(const ConvolutionProblem& p);
+// Returns the equivalent convolution with stride 1 after a space-to-depth transform: a pixel of the new image is a block
+// of stride x stride pixels of X, with the channels of all of them. Returns no value if a block has more than 16
+// channels or only one pixel. The kernels process 16 channels at a time, so an X with few channels needs fewer
+// multiplications by zeros in this form.
+std::optional<ConvolutionProblem> space_to_depth(const ConvolutionProblem& p);
 
-// Returns the packed filters of over_blocks(p). `w`: [filters, C, taps], or [filters, taps, C] if `channels_last`.
-std::vector<uint8_t> pack_filters_of_blocks(const ConvolutionProblem& p, const uint8_t* w, bool channels_last,
-                                            bool is_signed);
+// Returns the packed filters of space_to_depth(p). `w`: [filters, C, taps], or [filters, taps, C] if `channels_last`.
+std::vector<uint8_t> pack_space_to_depth_filters(const ConvolutionProblem& p, const uint8_t* w,
+                                                 bool channels_last, bool is_signed);
 
-// Inputs: X, the output of integer_columns_plan. Output: the image of over_blocks(p).
+// Inputs: X, the output of integer_columns_plan. Output: X of space_to_depth(p).
 Plan integer_blocks_plan(const ConvolutionProblem& p, bool channels_last);
 
 // Inputs: X in channels last with a multiple of 16 channels, packed filters (with several groups, those of

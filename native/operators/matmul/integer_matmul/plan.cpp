@@ -99,8 +99,8 @@ Plan integer_lines_plan(const IntegerLines& p) {
   args.lines = to_i31(p.lines);
   args.K = to_i31(p.K);
   args.row = to_i31(p.row());
-  args.line = p.across ? 1 : to_i31(p.K * p.taps);
-  args.k = p.across ? args.lines : p.taps_first ? 1 : to_i31(p.taps);
+  args.line = p.transposed ? 1 : to_i31(p.K * p.taps);
+  args.k = p.transposed ? args.lines : p.taps_first ? 1 : to_i31(p.taps);
   args.tap = p.taps_first ? args.K : 1;
   args.matrix = p.matrices > 1 ? to_i31(p.lines * p.K * p.taps) : 0;
   args.tap_bytes = make_divisor(p.row() / p.taps);
@@ -385,15 +385,15 @@ Plan integer_conv_direct_plan(const ConvolutionProblem& given, const IntegerColu
 
 namespace {
 
-// over_blocks rounds the padding up to whole blocks. Returns the number of pixels that this adds before X, which is the
-// offset of the first tap in its block.
+// Returns the number of pixels by which space_to_depth increases the padding before X, a multiple of the stride in
+// the result. It is also the offset of the first tap in its block.
 int64_t shift_of(const ConvolutionProblem& p, size_t axis) {
   return round_up(p.pad[axis], p.stride[axis]) - p.pad[axis];
 }
 
 }  // namespace
 
-std::optional<ConvolutionProblem> over_blocks(const ConvolutionProblem& p) {
+std::optional<ConvolutionProblem> space_to_depth(const ConvolutionProblem& p) {
   const bool images = p.in[0] == 1 && p.kernel[0] == 1 && p.out[0] == 1 && p.groups == 1;
   if (!images || p.dilation[1] * p.dilation[2] != 1) return std::nullopt;
   if (p.stride[1] > hip::kIntegerBlock || p.stride[2] > hip::kIntegerBlock || p.C > hip::kIntegerBlock)
@@ -410,9 +410,9 @@ std::optional<ConvolutionProblem> over_blocks(const ConvolutionProblem& p) {
   return blocks;
 }
 
-std::vector<uint8_t> pack_filters_of_blocks(const ConvolutionProblem& p, const uint8_t* w, bool channels_last,
-                                            bool is_signed) {
-  const ConvolutionProblem blocks = over_blocks(p).value();
+std::vector<uint8_t> pack_space_to_depth_filters(const ConvolutionProblem& p, const uint8_t* w,
+                                                 bool channels_last, bool is_signed) {
+  const ConvolutionProblem blocks = space_to_depth(p).value();
   std::vector<uint8_t> packed(static_cast<size_t>(p.M * blocks.taps() * hip::kIntegerBlock));
   for (int64_t m = 0; m < p.M; ++m) {
     for (int64_t c = 0; c < p.C; ++c) {
@@ -433,7 +433,7 @@ std::vector<uint8_t> pack_filters_of_blocks(const ConvolutionProblem& p, const u
 }
 
 Plan integer_blocks_plan(const ConvolutionProblem& p, bool channels_last) {
-  const ConvolutionProblem blocks = over_blocks(p).value();
+  const ConvolutionProblem blocks = space_to_depth(p).value();
   const int64_t total = p.N * blocks.in[1] * blocks.in[2];
   if (total == 0) return {};
   hip::IntegerBlocksArgs args = {};

@@ -140,7 +140,7 @@ void add_matmul(Kernels& kernels) {
   kernels.add_onnx("MatMul", 1, 13, plan_matmul)
       .refused(refuse_types)
       .chooses(GemmChoice::implementations())
-      .takes_rare_types();
+      .accepts_all_numbers();
   for (const char* name : {"FusedMatMul", "TransposeMatMul"}) {
     kernels.add_microsoft(name, plan_matmul)
         .refused(refuse_fused_matmul)
@@ -149,7 +149,7 @@ void add_matmul(Kernels& kernels) {
   kernels.add_onnx("Gemm", 7, 13, plan_gemm)
       .refused(refuse_gemm)
       .chooses(GemmChoice::implementations())
-      .takes_rare_types();
+      .accepts_all_numbers();
 }
 
 }  // namespace graphopt

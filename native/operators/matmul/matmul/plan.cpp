@@ -19,15 +19,15 @@ int64_t choose_splits(int64_t groups, int64_t K, const DeviceFacts& device) {
 // Returns whether the rows of both operands consist of complete packs and A is not transposed.
 bool is_aligned(const GemmProblem& p) {
   constexpr int64_t kPack = 8;
-  bool packs = !p.transpose_a && p.K % kPack == 0 && (p.transpose_b || p.N % kPack == 0);
-  for (const int64_t step : p.a_batch) packs = packs && step % kPack == 0;
-  for (const int64_t step : p.b_batch) packs = packs && step % kPack == 0;
-  return packs;
+  bool complete = !p.transpose_a && p.K % kPack == 0 && (p.transpose_b || p.N % kPack == 0);
+  for (const int64_t step : p.a_batch) complete = complete && step % kPack == 0;
+  for (const int64_t step : p.b_batch) complete = complete && step % kPack == 0;
+  return complete;
 }
 
 // Sets the arguments that GemmArgs and GemmAlignedArgs share.
 template <class Args>
-void fill(Args& args, const GemmProblem& p, const Walk& walk, bool packs) {
+void fill(Args& args, const GemmProblem& p, const Walk& walk, bool is_aligned) {
   args.a = input(0);
   args.b = input(1);
   args.bias = p.has_bias ? input(2) : no_buffer();
@@ -39,7 +39,7 @@ void fill(Args& args, const GemmProblem& p, const Walk& walk, bool packs) {
   args.batch = walk.axes();
   args.a_batch = walk.strides(0);
   args.b_batch = walk.strides(1);
-  args.epilogue = {p.alpha, p.beta, packs, to_i31(p.bias_step), p.act};
+  args.epilogue = {p.alpha, p.beta, is_aligned, to_i31(p.bias_step), p.act};
 }
 
 Plan aligned_plan(const GemmProblem& p, const Walk& walk, const AlignedTiling& tiling,
@@ -79,9 +79,10 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
   // `lines`: number of rows of A or columns of B.
   const auto layout = [&](bool along_k, int64_t lines, const std::vector<int64_t>& steps) {
     const int64_t row = along_k ? p.K : lines;
-    bool packs = aligned && row % pack == 0;
-    for (const int64_t step : steps) packs = packs && step % pack == 0;
-    return along_k ? hip::OperandLayout{to_i31(row), 1, packs} : hip::OperandLayout{1, to_i31(row), packs};
+    bool complete = aligned && row % pack == 0;
+    for (const int64_t step : steps) complete = complete && step % pack == 0;
+    return along_k ? hip::OperandLayout{to_i31(row), 1, complete}
+                   : hip::OperandLayout{1, to_i31(row), complete};
   };
   hip::GemmArgs args = {};
   fill(args, p, walk, aligned && p.N % pack == 0 && p.bias_step % pack == 0);

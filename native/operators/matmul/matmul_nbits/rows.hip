@@ -70,7 +70,7 @@ class NBitsRows {
     // Multiplies `now` and loads the next columns of this wave. Returns whether there are more columns.
     const auto step = [&](const Columns& now, Columns& next) {
       if (tile == 0) load_right(k);
-      next_k = lines_.after(some_of(now), next_k);
+      next_k = lines_.depend_on(some_of(now), next_k);
       const bool more = next_k < args_.K;
       if (more) load_next(next);
       multiply(now, k, tile);

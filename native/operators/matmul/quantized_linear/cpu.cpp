@@ -193,7 +193,7 @@ struct Epilogue {
   Quantization quantization;
   const int32_t* column_sums;  // sum of each column of the signed W
   const WeightBytes& bytes;
-  bool has_zero_points;  // a zero point of the signed W is not 0
+  bool is_asymmetric;  // a zero point of the signed W is not 0
   const float *scales, *b;
 
   // Computes `rows` rows of y, from column n on, from their sums o. Overwrites o. row_sums: the sums of the rows of X.
@@ -210,7 +210,7 @@ struct Epilogue {
       const Vec bias = load_range(b + column, 0, here);
       for (int64_t i = 0; i < rows; ++i) {
         Words sum = *reinterpret_cast<const AlignedWords*>(o + i * kPanelWidth + j * L) + begin;
-        if (has_zero_points) sum -= zero_points * static_cast<Word>(row_sums[i]);
+        if (is_asymmetric) sum -= zero_points * static_cast<Word>(row_sums[i]);
         Vec v = __builtin_convertvector((IntVec)sum, Vec) * scale + bias;
         if (relu) v = larger(Vec{}, v);
         if (simple) {
@@ -233,7 +233,7 @@ struct Epilogue {
  private:
   Words zero_points_of(int64_t column, int64_t here) const {
     Words zero_points = {};
-    if (!has_zero_points) return zero_points;
+    if (!is_asymmetric) return zero_points;
     for (int64_t i = 0; i < std::min(L, here); ++i) {
       const auto zero_point = static_cast<int8_t>(bytes.zero_points[column + i] + offset_of(bytes));
       zero_points[i] = static_cast<Word>(static_cast<int32_t>(zero_point));
@@ -256,8 +256,8 @@ void run(const QuantizedLinearProblem& p, const float* x, const Word* w, const W
   const int64_t steps = steps_of(p), panels = ceil_div(p.N, kPanelWidth), elements = p.rows * p.K;
   const auto workers = static_cast<int64_t>(parallel.workers());
   const auto first_row = [&](int64_t block) { return p.rows * block / blocks.count; };
-  const bool has_zero_points = std::any_of(bytes.zero_points, bytes.zero_points + p.N,
-                                           [&](uint8_t zero) { return zero != offset_of(bytes); });
+  const bool is_asymmetric = std::any_of(bytes.zero_points, bytes.zero_points + p.N,
+                                         [&](uint8_t zero) { return zero != offset_of(bytes); });
   std::vector<Loop> loops;
   loops.push_back({blocks.ranges, [&](int64_t i, size_t) {
                      const int64_t begin = i * kRangeElements;
@@ -269,7 +269,7 @@ void run(const QuantizedLinearProblem& p, const float* x, const Word* w, const W
                        const int64_t row = first_row(first + i);
                        pack<E>(Quantization(packed.ranges, blocks.ranges), x + row * p.K,
                                first_row(first + i + 1) - row, p.K, packed.words + i * blocks.slot,
-                               has_zero_points ? packed.sums + i * kMaxRows : nullptr);
+                               is_asymmetric ? packed.sums + i * kMaxRows : nullptr);
                      }});
     const int64_t parts = parts_of_rows(count, panels, workers);
     loops.push_back({panels * parts, [&, first, count, parts](int64_t item, size_t) {
@@ -278,7 +278,7 @@ void run(const QuantizedLinearProblem& p, const float* x, const Word* w, const W
                                                   Quantization(packed.ranges, blocks.ranges),
                                                   reinterpret_cast<const int32_t*>(w + panel_words(p)),
                                                   bytes,
-                                                  has_zero_points,
+                                                  is_asymmetric,
                                                   scales,
                                                   b};
                        alignas(64) Word o[kMaxRows * kPanelWidth];

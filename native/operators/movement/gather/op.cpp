@@ -106,11 +106,11 @@ Planner plan_gather_nd(const Node& node) {
 }  // namespace
 
 void add_gather(Kernels& kernels) {
-  kernels.add_onnx("Gather", 1, 13, plan_gather).takes_rare_types();
+  kernels.add_onnx("Gather", 1, 13, plan_gather).accepts_all_numbers();
   kernels.add_onnx("GatherElements", 11, 13, plan_gather_elements)
       .refused(refuse_elements)
-      .takes_rare_types();
-  kernels.add_onnx("GatherND", 11, 13, plan_gather_nd).refused(refuse_tuples).takes_rare_types();
+      .accepts_all_numbers();
+  kernels.add_onnx("GatherND", 11, 13, plan_gather_nd).refused(refuse_tuples).accepts_all_numbers();
 }
 
 }  // namespace graphopt

@@ -156,15 +156,15 @@ void add_generate(Kernels& kernels) {
   kernels.add_onnx("Range", 11, 27, plan_range)
       .refused(refuse_range)
       .reads_on_host({0, 1, 2})
-      .takes_rare_types();
+      .accepts_all_numbers();
   kernels.add_onnx("ConstantOfShape", 9, 28, plan_constant_of_shape)
       .refused(refuse_constant)
       .reads_on_host({0});
-  kernels.add_onnx("Trilu", 14, 14, plan_trilu).reads_on_host({1}).takes_rare_types();
+  kernels.add_onnx("Trilu", 14, 14, plan_trilu).reads_on_host({1}).accepts_all_numbers();
   kernels.add_onnx("OneHot", 9, 28, plan_one_hot)
       .refused(refuse_one_hot)
       .reads_on_host({1})
-      .takes_rare_types();
+      .accepts_all_numbers();
 }
 
 }  // namespace graphopt

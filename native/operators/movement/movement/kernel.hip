@@ -116,13 +116,13 @@ DEVICE void pad(const PadArgs& args) {
   constexpr int kSize = Pack<T>::kSize;
   const T* const x = args.x;
   T* const y = args.y;
-  const bool packs = args.packs != 0;
+  const bool uses_packs = args.uses_packs != 0;
   const auto thread = static_cast<uint32_t>(thread_x());
   const uint32_t first =
-      static_cast<uint32_t>(block_x()) * (kCopyThreads * kSize) + (packs ? thread * kSize : thread);
-  if (!packs || first + kSize > args.total) {
+      static_cast<uint32_t>(block_x()) * (kCopyThreads * kSize) + (uses_packs ? thread * kSize : thread);
+  if (!uses_packs || first + kSize > args.total) {
     NO_UNROLL for (uint32_t k = 0; k < kSize; ++k) {
-      const uint32_t i = first + k * (packs ? 1 : kCopyThreads);
+      const uint32_t i = first + k * (uses_packs ? 1 : kCopyThreads);
       if (i < args.total) y[i] = padded<T>(args, row_of(args, i));
     }
     return;

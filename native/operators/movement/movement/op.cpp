@@ -413,22 +413,25 @@ std::unique_ptr<Kernel> make_layout_change(gpu::Device& device, bool to_last) {
 }
 
 void add_movement(Kernels& kernels) {
-  kernels.add_onnx("Transpose", 1, 25, plan_transpose).takes_rare_types();
-  kernels.add_onnx("Expand", 8, 13, plan_moved<expanded>).reads_on_host({1}).takes_rare_types();
-  kernels.add_onnx("Tile", 6, 13, plan_tile).reads_on_host({1}).takes_rare_types();
+  kernels.add_onnx("Transpose", 1, 25, plan_transpose).accepts_all_numbers();
+  kernels.add_onnx("Expand", 8, 13, plan_moved<expanded>).reads_on_host({1}).accepts_all_numbers();
+  kernels.add_onnx("Tile", 6, 13, plan_tile).reads_on_host({1}).accepts_all_numbers();
   kernels.add_onnx("DepthToSpace", 1, 28, plan_block_move, true)
       .refused(refuse_block_move)
-      .takes_rare_types();
+      .accepts_all_numbers();
   kernels.add_onnx("SpaceToDepth", 1, 28, plan_block_move, false)
       .refused(refuse_block_move)
-      .takes_rare_types();
-  kernels.add_onnx("Slice", 10, 13, plan_moved<sliced>).reads_on_host({1, 2, 3, 4}).takes_rare_types();
-  kernels.add_with_both_layouts("Concat", 4, 13, plan_concat).takes_rare_types().with_byte_layouts();
+      .accepts_all_numbers();
+  kernels.add_onnx("Slice", 10, 13, plan_moved<sliced>).reads_on_host({1, 2, 3, 4}).accepts_all_numbers();
+  kernels.add_with_both_layouts("Concat", 4, 13, plan_concat).accepts_all_numbers().with_byte_layouts();
   kernels.add_with_both_layouts("Split", 2, 18, plan_split)
       .reads_on_host({1})
-      .takes_rare_types()
+      .accepts_all_numbers()
       .with_byte_layouts();
-  kernels.add_onnx("Pad", 11, 25, plan_pad).refused(refuse_pad).reads_on_host({1, 2, 3}).takes_rare_types();
+  kernels.add_onnx("Pad", 11, 25, plan_pad)
+      .refused(refuse_pad)
+      .reads_on_host({1, 2, 3})
+      .accepts_all_numbers();
 }
 
 }  // namespace graphopt

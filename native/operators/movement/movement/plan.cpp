@@ -240,7 +240,7 @@ Plan pad_plan(const PadProblem& p, bool aligned) {
   args.value = p.value;
   args.mode = p.mode;
   const int64_t pack = 16 / p.bytes;
-  args.packs = aligned && axes.back().out >= pack;
+  args.uses_packs = aligned && axes.back().out >= pack;
   return one_launch(bits_kernel("pad", p.bytes), divide_up(total, pack), hip::kCopyThreads, args);
 }
 

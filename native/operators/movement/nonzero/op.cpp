@@ -94,11 +94,14 @@ std::string refuse_nonzero(const Node& node) {
 }  // namespace
 
 void add_nonzero(Kernels& kernels) {
-  kernels.add_onnx("NonZero", 9, 28, plan_nonzero).refused(refuse_nonzero).takes_rare_types().counts_first();
+  kernels.add_onnx("NonZero", 9, 28, plan_nonzero)
+      .refused(refuse_nonzero)
+      .accepts_all_numbers()
+      .with_counter();
   kernels.add_onnx("Compress", 9, 28, plan_compress)
       .refused(refuse_compress)
-      .takes_rare_types()
-      .counts_first();
+      .accepts_all_numbers()
+      .with_counter();
 }
 
 }  // namespace graphopt

@@ -93,8 +93,8 @@ std::string refuse_scatter_nd(const Node& node) {
 void add_scatter(Kernels& kernels) {
   kernels.add_onnx("ScatterElements", 11, 18, plan_scatter_elements)
       .refused(refuse_scatter_elements)
-      .takes_rare_types();
-  kernels.add_onnx("ScatterND", 11, 18, plan_scatter_nd).refused(refuse_scatter_nd).takes_rare_types();
+      .accepts_all_numbers();
+  kernels.add_onnx("ScatterND", 11, 18, plan_scatter_nd).refused(refuse_scatter_nd).accepts_all_numbers();
 }
 
 }  // namespace graphopt

@@ -90,7 +90,10 @@ std::unique_ptr<Kernel> make_view(gpu::Device& device) {
 
 void add_shape(Kernels& kernels) {
   const auto view = [&](const char* name, const auto& plan) -> Registration& {
-    return kernels.add_onnx(name, 1, 25, plan).reuses(Reuse::kAlias).takes_rare_types().takes_packed_types();
+    return kernels.add_onnx(name, 1, 25, plan)
+        .reuses(Reuse::kAlias)
+        .accepts_all_numbers()
+        .accepts_packed_types();
   };
   view("Identity", plan_view<IdentityShape>);
   view("Reshape", plan_view<ReshapeShape>).reads_on_host({1}).first = 5;
@@ -103,9 +106,12 @@ void add_shape(Kernels& kernels) {
       .reads_on_host({1, 2});
   kernels.add_onnx("Shape", 1, 25, kernel<ShapeOf>)
       .writes_on_host({0})
-      .takes_rare_types()
-      .takes_packed_types();
-  kernels.add_onnx("Size", 1, 25, kernel<SizeOf>).writes_on_host({0}).takes_rare_types().takes_packed_types();
+      .accepts_all_numbers()
+      .accepts_packed_types();
+  kernels.add_onnx("Size", 1, 25, kernel<SizeOf>)
+      .writes_on_host({0})
+      .accepts_all_numbers()
+      .accepts_packed_types();
   add_host_arithmetic(kernels);
   add_host_copies(kernels);
 }

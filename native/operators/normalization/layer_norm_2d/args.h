@@ -6,11 +6,10 @@
 namespace graphopt::hip {
 
 constexpr int kLayerNorm2dThreads = 256;
-// Channels of a slice that a work-item keeps in registers. The loops over them are unrolled: with 96 channels,
-// fetching the code took longer than running it. Kernels with kLayerNorm2dMany channels therefore have twice the
-// slices and half the pixels.
-constexpr int kLayerNorm2dFew = 16, kLayerNorm2dSome = 32, kLayerNorm2dMany = 48;
-constexpr int kLayerNorm2dSlices = 8, kLayerNorm2dManySlices = 16;
+// Slices of the channels of a pixel, one for each work-item. layer_norm_2d_max_C keeps up to C channels in registers:
+// C / slices for each work-item. The loops over them are unrolled: with 96 channels for each work-item, fetching the
+// code took longer than running it. layer_norm_2d_max_768 therefore has twice the slices and half the pixels.
+constexpr int kLayerNorm2dSlices = 8, kLayerNorm2dMax768Slices = 16;
 
 // The grid has the pixels of an image along x, and images along y.
 struct LayerNorm2dArgs : Arguments<4, 48> {

@@ -19,10 +19,11 @@ struct LayerNorm2dLds {
   Sums second[kSlices][kPixels];
 };
 
-// kKept: the number of channels of a slice that are kept in registers; 0: none. kWidth: adjacent pixels of
-// a work-item.
-template <class T, int kKept, int kSlices, int kWidth>
+// kMaxChannels: the channels of a pixel that fit into the registers of its work-items; 0: none are kept there. kWidth:
+// adjacent pixels of a work-item.
+template <class T, int kMaxChannels, int kSlices, int kWidth>
 DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
+  constexpr int kKept = kMaxChannels / kSlices;  // channels of a slice
   SHARED(lds, LayerNorm2dLds<kSlices, kWidth>);
   using Values = Vec<T, kWidth>;
   using Sums = Vec<float, kWidth>;
@@ -108,17 +109,17 @@ using namespace graphopt::hip;
 
 FLOAT_KERNELS(layer_norm_2d, (layer_norm_2d<T, 0, kLayerNorm2dSlices, 1>), kLayerNorm2dThreads,
               LayerNorm2dArgs, x, gamma, beta, y)
-FLOAT_KERNELS(layer_norm_2d_few, (layer_norm_2d<T, kLayerNorm2dFew, kLayerNorm2dSlices, 1>),
-              kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y)
-FLOAT_KERNELS(layer_norm_2d_some, (layer_norm_2d<T, kLayerNorm2dSome, kLayerNorm2dSlices, 1>),
-              kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y)
-FLOAT_KERNELS(layer_norm_2d_many, (layer_norm_2d<T, kLayerNorm2dMany, kLayerNorm2dManySlices, 1>),
+FLOAT_KERNELS(layer_norm_2d_max_128, (layer_norm_2d<T, 128, kLayerNorm2dSlices, 1>), kLayerNorm2dThreads,
+              LayerNorm2dArgs, x, gamma, beta, y)
+FLOAT_KERNELS(layer_norm_2d_max_256, (layer_norm_2d<T, 256, kLayerNorm2dSlices, 1>), kLayerNorm2dThreads,
+              LayerNorm2dArgs, x, gamma, beta, y)
+FLOAT_KERNELS(layer_norm_2d_max_768, (layer_norm_2d<T, 768, kLayerNorm2dMax768Slices, 1>),
               kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y)
 KERNEL_OF(layer_norm_2d_pairs_f16, (layer_norm_2d<half_t, 0, kLayerNorm2dSlices, 2>), kLayerNorm2dThreads,
           LayerNorm2dArgs, x, gamma, beta, y)
-KERNEL_OF(layer_norm_2d_few_pairs_f16, (layer_norm_2d<half_t, kLayerNorm2dFew, kLayerNorm2dSlices, 2>),
+KERNEL_OF(layer_norm_2d_max_128_pairs_f16, (layer_norm_2d<half_t, 128, kLayerNorm2dSlices, 2>),
           kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y)
-KERNEL_OF(layer_norm_2d_some_pairs_f16, (layer_norm_2d<half_t, kLayerNorm2dSome, kLayerNorm2dSlices, 2>),
+KERNEL_OF(layer_norm_2d_max_256_pairs_f16, (layer_norm_2d<half_t, 256, kLayerNorm2dSlices, 2>),
           kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y)
-KERNEL_OF(layer_norm_2d_many_pairs_f16, (layer_norm_2d<half_t, kLayerNorm2dMany, kLayerNorm2dManySlices, 2>),
+KERNEL_OF(layer_norm_2d_max_768_pairs_f16, (layer_norm_2d<half_t, 768, kLayerNorm2dMax768Slices, 2>),
           kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y)

@@ -13,11 +13,10 @@ struct Kernel {
 };
 
 Kernel kernel_for(int64_t channels) {
-  constexpr int kSlices = hip::kLayerNorm2dSlices, kMany = hip::kLayerNorm2dManySlices;
-  if (channels <= kSlices * hip::kLayerNorm2dFew) return {"layer_norm_2d_few", kSlices};
-  if (channels <= kSlices * hip::kLayerNorm2dSome) return {"layer_norm_2d_some", kSlices};
-  if (channels <= kMany * hip::kLayerNorm2dMany) return {"layer_norm_2d_many", kMany};
-  return {"layer_norm_2d", kSlices};
+  if (channels <= 128) return {"layer_norm_2d_max_128", hip::kLayerNorm2dSlices};
+  if (channels <= 256) return {"layer_norm_2d_max_256", hip::kLayerNorm2dSlices};
+  if (channels <= 768) return {"layer_norm_2d_max_768", hip::kLayerNorm2dMax768Slices};
+  return {"layer_norm_2d", hip::kLayerNorm2dSlices};
 }
 
 }  // namespace

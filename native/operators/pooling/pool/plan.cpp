@@ -44,8 +44,9 @@ PoolProblem over_pixels(const PoolProblem& p, int64_t channels) {
 }  // namespace
 
 Plan pool_channels_last_plan(const PoolProblem& p, ElementType type, int64_t channels, bool aligned) {
-  const bool bytes = is_byte(type), packs = aligned && channels % hip::kPoolBytes == 0;
-  if (bytes && !packs) return pool_plan(over_pixels(p, channels), type, aligned);
+  const bool bytes = is_byte(type);
+  if (bytes && !(aligned && channels % hip::kPoolBytes == 0))
+    return pool_plan(over_pixels(p, channels), type, aligned);
   hip::PoolChannelsLastArgs args = {};
   const bool wide =
       fill_channels_last(args, p.planes, p.out[1], p.out[2], channels, aligned, bytes ? hip::kPoolBytes : 8);

@@ -18,7 +18,7 @@ struct GatherBlocksArgs : Arguments<5, 152> {
   uint32_t size, blocks, zero_row_bytes;
   Divisor inner, indices, q_inner, q_size, block, zero_row;
   int32_t bits, is_signed, default_zero, narrow;
-  int32_t packs;  // each 16 bytes of y have one scale, and all pointers are multiples of 16
+  int32_t uses_packs;  // each 16 bytes of y have one scale, and all pointers are multiples of 16
 };
 
 }  // namespace graphopt::hip

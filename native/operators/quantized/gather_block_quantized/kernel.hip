@@ -59,7 +59,7 @@ DEVICE void gather_block_quantized(const GatherBlocksArgs& args) {
                          block.scale);
   };
   if (first >= args.total) return;
-  if (args.packs != 0) {
+  if (args.uses_packs != 0) {
     const int64_t source = source_of(args, first);
     Pack<T> out = {};
     if (source >= 0) {

@@ -69,7 +69,7 @@ std::string refuse_gather_block_quantized(const Node& node) {
 void add_gather_block_quantized(Kernels& kernels) {
   kernels.add_microsoft("GatherBlockQuantized", plan_gather_block_quantized)
       .refused(refuse_gather_block_quantized)
-      .takes_packed_types();
+      .accepts_packed_types();
 }
 
 }  // namespace graphopt

@@ -27,7 +27,7 @@ Plan gather_block_quantized_plan(const GatherBlocksProblem& p, bool aligned) {
   args.is_signed = p.is_signed;
   args.default_zero = p.default_zero;
   args.narrow = p.narrow;
-  args.packs =
+  args.uses_packs =
       aligned && p.q_inner == 1 && p.inner % pack == 0 && p.q_size % pack == 0 && p.block % pack == 0;
   return one_launch(float_kernel("gather_block_quantized", p.half), divide_up(total, pack),
                     hip::kGatherBlocksThreads, args);

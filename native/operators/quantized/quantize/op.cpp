@@ -126,12 +126,12 @@ std::string refuse_dequantize(const Node& node) {
 void add_quantize(Kernels& kernels) {
   kernels.add_onnx("QuantizeLinear", 10, 28, plan_quantize, false)
       .refused(refuse_quantize)
-      .takes_rare_types()
-      .takes_packed_types();
+      .accepts_all_numbers()
+      .accepts_packed_types();
   kernels.add_onnx("DequantizeLinear", 10, 28, plan_quantize, true)
       .refused(refuse_dequantize)
-      .takes_rare_types()
-      .takes_packed_types();
+      .accepts_all_numbers()
+      .accepts_packed_types();
   kernels.add_onnx("DynamicQuantizeLinear", 11, 11, plan_dynamic_quantize).refused(refuse_dynamic);
 }
 

@@ -28,7 +28,7 @@ struct ReduceRowsArgs : Arguments<2, 72> {
   Out y;
   ReduceFunctions functions;
   uint32_t R, rows, row_items, shift;
-  int32_t packs;  // rows of floats are read in packs
+  int32_t uses_packs;  // rows of floats are read in packs
   int32_t unused;
 };
 

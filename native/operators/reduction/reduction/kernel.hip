@@ -225,8 +225,8 @@ DEVICE void reduce_row(const ReduceRowsArgs& args) {
   FloatAccumulator accumulator = float_identity(functions.combiner);
   if (at.row < args.rows) {
     const From* const row = x + static_cast<size_t>(at.row) * args.R;
-    accumulator = args.packs != 0 ? reduce_packs(functions, row, at.item, args.R, args.row_items)
-                                  : reduce_strided(functions, row, at.item, args.R, args.row_items);
+    accumulator = args.uses_packs != 0 ? reduce_packs(functions, row, at.item, args.R, args.row_items)
+                                       : reduce_strided(functions, row, at.item, args.R, args.row_items);
   }
   accumulator = args.row_items == kReduceThreads
                     ? reduce_group(functions.combiner, accumulator, lds)

@@ -108,7 +108,7 @@ void add_reduction(Kernels& kernels) {
     kernels.add_with_both_layouts(name, 1, 28, plan_reduce, reduction)
         .refused(refuse)
         .reads_on_host({1})
-        .takes_rare_types();
+        .accepts_all_numbers();
   };
   reduce("ReduceMean", gpu::Reduction::kMean, refuse_reduction);
   reduce("ReduceSum", gpu::Reduction::kSum, refuse_reduction);

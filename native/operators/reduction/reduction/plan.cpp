@@ -54,9 +54,9 @@ const char* suffix_of(ElementType from, ElementType to) {
 // Returns the number of work-items per row; short rows share a work-group. Eight work-items, or four that read packs,
 // read enough adjacent bytes. More work-items are used only if each of them has at least as many elements as it loads
 // at a time, because each doubling adds a step that combines their results.
-uint32_t row_items_of(int64_t R, ElementType from, bool packs) {
+uint32_t row_items_of(int64_t R, ElementType from, bool uses_packs) {
   if (R > 512) return hip::kReduceThreads;
-  const int64_t few = packs ? 4 : 8, ahead = is_float(from) ? 32 / bytes_of(from) : 8;
+  const int64_t few = uses_packs ? 4 : 8, ahead = is_float(from) ? 32 / bytes_of(from) : 8;
   int64_t row_items = 1;
   while (row_items < 32 && row_items < R && (row_items < few || row_items * ahead < R)) row_items *= 2;
   return static_cast<uint32_t>(row_items);
@@ -100,8 +100,8 @@ class Steps {
     args.functions = functions_;
     args.R = to_u31(R);
     const int64_t pack = 16 / bytes_of(from);
-    args.packs = is_float(from) && aligned_ && R % pack == 0;
-    args.row_items = row_items_of(R, from, args.packs != 0);
+    args.uses_packs = is_float(from) && aligned_ && R % pack == 0;
+    args.row_items = row_items_of(R, from, args.uses_packs != 0);
     while (1u << args.shift < args.row_items) ++args.shift;
     const int64_t in_group = hip::kReduceThreads / args.row_items;
     for_each_launch(divide_up(rows, in_group), hip::kReduceThreads, [&](int64_t first, uint32_t count) {

@@ -78,9 +78,9 @@ std::string refuse_type(const Node& node) {
 }  // namespace
 
 void add_top_k(Kernels& kernels) {
-  kernels.add_onnx("TopK", 1, 24, plan_top_k).refused(refuse_type).takes_rare_types().reads_on_host({1});
-  kernels.add_onnx("ArgMax", 1, 13, plan_arg_extreme, false).refused(refuse_type).takes_rare_types();
-  kernels.add_onnx("ArgMin", 1, 13, plan_arg_extreme, true).refused(refuse_type).takes_rare_types();
+  kernels.add_onnx("TopK", 1, 24, plan_top_k).refused(refuse_type).accepts_all_numbers().reads_on_host({1});
+  kernels.add_onnx("ArgMax", 1, 13, plan_arg_extreme, false).refused(refuse_type).accepts_all_numbers();
+  kernels.add_onnx("ArgMin", 1, 13, plan_arg_extreme, true).refused(refuse_type).accepts_all_numbers();
 }
 
 }  // namespace graphopt

@@ -25,7 +25,7 @@ Planner plan_cum_sum(const Node& node) {
 }  // namespace
 
 void add_cumsum(Kernels& kernels) {
-  Registration& r = kernels.add_onnx("CumSum", 11, 14, plan_cum_sum).reads_on_host({1}).takes_rare_types();
+  Registration& r = kernels.add_onnx("CumSum", 11, 14, plan_cum_sum).reads_on_host({1}).accepts_all_numbers();
   r.types = {ElementType::kFloat, ElementType::kHalf,   ElementType::kInt32,
              ElementType::kInt64, ElementType::kUint32, ElementType::kUint64};
 }
