@@ -47,8 +47,8 @@ enum AttentionFlags : int32_t {
   kAttentionSink = 1 << 17,  // adds exp(sink of the head) to each sum of probabilities
   // Groups of kAttentionKeysTogether keys are aligned in every row of the mask.
   kAttentionVectorMask = 1 << 18,
-  // AttentionRows::kPairs: the first half of the work-groups has the longest blocks, in descending order, and the second
-  // half has the others in ascending order. A compute unit then has a long block and a short one.
+  // AttentionRows::kPairs: the first half of the work-groups has the longest blocks, in descending order. The second
+  // half has the other blocks, in ascending order. A compute unit then has a long block and a short one.
   kAttentionPairs = 1 << 19,
 };
 
@@ -70,9 +70,8 @@ struct AttentionLayout {
   AttentionScores scores;
 };
 
-// With kAttentionSeqlensK there is neither a mask nor a search for non-finite values. The slots `mask` and `nonfinite`
-// then have the arrays last_keys and sinks: two more slots would take four scalar registers, which gfx90a does not
-// have.
+// With kAttentionSeqlensK there is neither a mask nor a search for non-finite values. `mask` then points to last_keys,
+// and `nonfinite` to the sinks. Two more pointers would take four scalar registers, which gfx90a does not have.
 struct AttentionArgs : Arguments<9, 336> {
   Constant q, k, v, bias;  // bias may be null
   Constant mask;           // or last_keys: int32_t [B], the last key of each batch element. Null if unused

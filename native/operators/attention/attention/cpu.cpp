@@ -1,9 +1,9 @@
 // FusedAttention in tiles: FlashAttention's online softmax (Dao et al. 2022, arXiv:2205.14135; Milakov and
 // Gimelshein 2018, arXiv:1805.02867) around two register-blocked GEMMs.
 //
-// A work item is a block of query rows of one key/value head (rows of all query heads that share the head) and
-// one chunk of keys. It processes the keys in blocks. Each block of K (transposed) and V is packed once into the worker
-// thread's scratch memory and multiplied by all rows of the item, one tile of rows at a time:
+// A work item has a block of query rows and a chunk of keys of one key/value head. The rows are from all query heads
+// that share this head. The keys are processed in blocks. Each block of K (transposed) and V is packed once, into the
+// worker thread's scratch memory. It is then multiplied by all rows of the item, one tile of rows at a time:
 //   scores = Q K^T -> bias, mask, ... -> p = exp(scores - highest so far)
 //   -> O = O exp(old - new highest) + p V
 // If the keys fit in one block, nothing is rescaled: this is the plain two-pass softmax.

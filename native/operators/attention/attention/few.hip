@@ -3,9 +3,9 @@
 //
 // Memory-bound: K and V are read once, 16 bytes per work-item, several keys at a time. A group of kLanes adjacent
 // work-items loads one row of K; it processes every kGroups-th key with a separate online softmax (FewSoftmax). The
-// results of the groups are merged within each wave, then between waves through LDS. Devices with direct copies from
-// memory to LDS load the next kStages - 1 iterations into LDS during the current one: if they were loaded into
-// registers, too few waves would fit on a compute unit. The keys are split among work-groups, and
+// results of the groups are merged within each wave, then between waves through LDS. On devices with direct copies from
+// memory to LDS, the next kStages - 1 iterations are loaded into LDS during the current one. Their loads would take so
+// many registers that too few waves fit on a compute unit. The keys are split among work-groups, and
 // fused_attention_combine_* merges the results. Launch: operators/attention/attention/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "operators/attention/attention/operands.h"

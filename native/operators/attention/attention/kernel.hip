@@ -1,8 +1,9 @@
 // FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V in one kernel, with float32
 // sums. docs/ops.md has the equations.
 //
-// FlashAttention's online softmax (T. Dao, "FlashAttention-2", 2023): a work-group processes a block of query rows of
-// one key/value head (rows of all query heads that share the head), and iterates over the keys in blocks:
+// FlashAttention's online softmax (T. Dao, "FlashAttention-2", 2023). A work-group processes a block of query rows of
+// one key/value head. The rows are from all query heads that share this head. The work-group iterates over the keys in
+// blocks:
 //   scores = Q K^T -> bias, mask, ... -> p = exp(scores - highest so far)
 //   -> O = O exp(old - new highest) + p V
 // Each wave owns its rows, so only K and V pass through LDS between waves. On the matrix units p is kept in registers
@@ -55,8 +56,8 @@ DEVICE int last_nonfinite(const int32_t* nonfinite, int parts, int Dv, int d, in
   return last;
 }
 
-// Returns the first key from which on the keys contribute 0 V to O without being read. This is `seen` (at least 1) if
-// causality or a window hides the keys from `seen` on, and `keys` if all keys are read. Returns 0 if O is only 0 V: the
+// Returns the first of the keys that contribute 0 V to O without being read. If causality or a window hides the keys
+// from `seen` on, this is `seen`, but at least 1. If all keys are read, it is `keys`. It is 0 if O is only 0 V: the
 // guard replaces a NaN softmax (its sum is NaN or 0), or the query sees no key.
 DEVICE int first_unread(float sum, int seen, int keys, int32_t flags) {
   if (keys == 0) return 0;

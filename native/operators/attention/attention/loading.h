@@ -20,8 +20,8 @@ struct AttentionRow {
   int head, query;
 };
 
-// Returns the first key that is read for a query at a position: the start of its window, rounded down to a multiple of
-// kAttentionNonfiniteKeys. The unread keys are then entire parts of fused_attention_nonfinite_*.
+// Returns the first key that is read for a query at a position: the start of the query's window, rounded down to a
+// multiple of kAttentionNonfiniteKeys. The unread keys are then entire parts of fused_attention_nonfinite_*.
 DEVICE int first_read(const AttentionSizes& sizes, int position, int32_t flags) {
   const int from = position - sizes.left;
   return (flags & kAttentionWindow) == 0 || from < 0

@@ -156,8 +156,8 @@ struct MatrixAttention {
   }
 
   // Each of two wave groups keeps half of the rows. For the other half, a work-item sends its sums of p V, its highest
-  // scores and its sums of p through the LDS after Q to the work-item of the other group with the same rows. One access
-  // moves four elements, and adjacent work-items access different banks.
+  // scores and its sums of p. The receiver is the work-item of the other group with the same rows. They use the LDS
+  // after Q. One access moves four elements, and adjacent work-items access different banks.
   static constexpr int kKeptM = kM / kWaveGroups, kKept = kKeptM * Instruction::kRows;
   static constexpr int kExchangedOutputs = kKeptM * kD * Instruction::kSums,
                        kExchanged = kExchangedOutputs + 2 * kKept;
@@ -402,8 +402,8 @@ struct MatrixAttention {
   }
 
   // kKeyTiles: number of operands of K in a step, all for the same part of a head. kLeftAhead: Q of the next part is
-  // loaded from LDS in advance, for which fewer tiles of K leave registers. kHeldTwice: a wave of RDNA 3 holds each
-  // operand twice, which also needs fewer tiles.
+  // loaded from LDS in advance. With fewer tiles of K, enough registers remain for it. kHeldTwice: a wave of RDNA 3
+  // holds each operand twice, which also needs fewer tiles.
   static constexpr bool kHeldTwice = Instruction::kSlots == 16;
   static constexpr bool kLeftAhead = kDoubleBuffered && kQueriesInLds && kHead == 128;
   static constexpr int kKeyTiles = (kLeftAhead || kHeldTwice) && kN % 2 == 0 ? 2 : kN,

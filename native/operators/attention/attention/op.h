@@ -1,6 +1,6 @@
-// FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V,
-// FusedAttention[BiasGuard][MaskGuard][Gqa][Softcap]Window, where each query sees the keys near its position, and
-// FusedAttention[Bias][Mask][Causal][Guard]Bf16, where the operands of both GEMMs are rounded to bfloat16.
+// FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V.
+// FusedAttention[BiasGuard][MaskGuard][Gqa][Softcap]Window: each query sees the keys near its position.
+// FusedAttention[Bias][Mask][Causal][Guard]Bf16: the operands of both GEMMs are rounded to bfloat16.
 #pragma once
 
 #include <cstdint>
@@ -95,8 +95,8 @@ namespace graphopt::gpu {
 
 // Inputs Q, K, V, then bias and mask if the problem has them; inputs 5 and 6 are last_keys and sinks; output O.
 // `aligned`: all pointers are multiples of 16. `rows` overrides the planner's choice of kernel. Throws
-// std::invalid_argument if a head has more than 256 elements, or if a dimension, the stride of a row or column, or the
-// number of rows or work-groups is 2^31 or more.
+// std::invalid_argument if a head has more than 256 elements. Throws it also if a dimension, the stride of a row or
+// column, or the number of rows or work-groups is 2^31 or more.
 Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,
                           std::optional<hip::AttentionRows> rows = {});
 

@@ -82,8 +82,8 @@ template <class T>
 void pack_values_bf16(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv,
                       int64_t width, Word* packed);
 
-// Stores the sum of 0 * V over n keys to zero_v [width], and returns whether an element is NaN: the sum is NaN in
-// columns of V with a NaN or an infinity. Keys with probability 0 add this sum to O.
+// Stores the sum of 0 * V over n keys to zero_v [width]. The sum is NaN in columns of V with a NaN or an infinity.
+// Returns whether there is such a column. Keys with probability 0 add this sum to O.
 template <class T>
 bool sum_zero_times(const T* v, int64_t row_stride, int64_t n, int64_t width, float* zero_v);
 

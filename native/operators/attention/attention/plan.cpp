@@ -177,7 +177,7 @@ hip::AttentionScores scores_of(const AttentionProblem& p, const KernelVariant& c
 }
 
 // The number of splits of the keys, and the keys of a split. With has_seqlens_k, the device computes the keys of a
-// split, a multiple of `keys`, from the number of keys, and splits may be empty.
+// split from the number of keys: a multiple of `keys`. Splits may then be empty.
 struct Splits {
   int64_t count, keys;
 };
@@ -191,8 +191,8 @@ int64_t most_keys(const AttentionProblem& p) {
 // needs several work-groups on each compute unit, each with a few hundred keys. With direct copies to LDS, one
 // work-group on each compute unit reaches full bandwidth, and more splits make the merge longer.
 //
-// With has_seqlens_k, a split may be as short as the keys that a work-group reads at once, because a decoder's first
-// tokens have few keys. If one compute unit processed all of them, the arithmetic of several rows would take longer
+// A decoder's first tokens have few keys. With has_seqlens_k, a split may therefore be as short as the keys that a
+// work-group reads at once. If one compute unit processed all of them, the arithmetic of several rows would take longer
 // than reading K and V.
 Splits split_few(const AttentionProblem& p, const KernelVariant& choice, bool half, int64_t groups,
                  int64_t units) {
@@ -210,7 +210,7 @@ Splits split_few(const AttentionProblem& p, const KernelVariant& choice, bool ha
 }
 
 // Splits the keys if there are at most half as many work-groups as compute units. With few rows in a block, reading K
-// and V takes most of the time, and full bandwidth needs several work-groups on each compute unit. The keys are then
+// and V takes most of the time. Full bandwidth then needs several work-groups on each compute unit, so the keys are
 // split if there are up to two work-groups for each compute unit. With kPingPong, one work-group fills a compute unit.
 // Each wave group of a split has at least kLeastBlocks blocks of keys, because each split also adds work to the merge.
 Splits split(const AttentionProblem& p, const AttentionShape& shape, int64_t groups, int64_t units) {
@@ -229,9 +229,9 @@ Splits split(const AttentionProblem& p, const AttentionShape& shape, int64_t gro
 }
 
 // Returns the number of ranges of the grid that start at the same time: one for each die. A causal problem on one die,
-// without splits, has one range for each query head: the longest blocks of all heads then start first. A long block
+// without splits, has one range for each query head. The longest blocks of all heads then start first: a long block
 // that started last would keep its compute unit busy after all others have finished. K and V of the heads that are
-// processed at the same time should fit in half of the L2 cache; large heads therefore have fewer ranges. The query
+// processed at the same time should fit in half of the L2 cache. Large heads therefore have fewer ranges. The query
 // heads of a group share one range if the number of row blocks is not a multiple of the group.
 int64_t count_ranges(const AttentionProblem& p, int64_t row_blocks, int64_t splits, bool half,
                      const DeviceFacts& device) {

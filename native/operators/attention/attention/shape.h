@@ -55,8 +55,8 @@ constexpr int kAttentionHeads[] = {64, 128, 256};
 // the fewest rows, for causal problems with two work-groups on each compute unit, one with many keys and one with few.
 enum class AttentionRows { kFew, kMany, kPingPong, kPairs };
 
-// Whether kMany exists. In kMany, a work-item of the vector unit or a wave of NVIDIA's matrix units has twice as many
-// rows, and uses an operand from LDS in twice as many multiplications. copies: memory can be copied to LDS directly
+// Whether kMany exists. In kMany, a work-item of the vector unit, or a wave of NVIDIA's matrix units, has twice as many
+// rows. It uses an operand from LDS in twice as many multiplications. copies: memory can be copied to LDS directly
 // (kCopiesToLds). element: bytes of T. On the vector unit, only float32 has kMany. In waves of 64 with 256 registers
 // (kGcn), heads of 128 elements would need scratch memory.
 constexpr bool attention_has_many(bool matrix, int wave, bool copies, int head, bool plain, int element) {

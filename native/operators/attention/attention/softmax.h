@@ -98,9 +98,9 @@ DEVICE void finish_plain_scores(typename P::Scores& scores, const AttentionPlace
   }
 }
 
-// Returns 2^(exponent (score - shift)). In float16, scores are far from overflow, and the rounding of shift * exponent
-// is the same for the entire row: a fused multiply-add saves an instruction. In float32 the products could overflow,
-// because mask_value may be the lowest finite number.
+// Returns 2^(exponent (score - shift)). In float16, a fused multiply-add saves an instruction: scores are far from
+// overflow, and the rounding of shift * exponent is the same for the entire row. In float32 the products could
+// overflow, because mask_value may be the lowest finite number.
 template <class T>
 DEVICE float power(float score, float shift, float exponent) {
   if constexpr (sizeof(T) == 2) return exp2_fast(fused_multiply_add(score, exponent, -shift * exponent));
@@ -164,8 +164,8 @@ struct AttentionSoftmax {
   // The same, but the highest score of a row is only updated if a probability of the wave would exceed 2^kSlack. The
   // subtracted score cancels in O, and scaled probabilities in float16 are at most 2^(10 + kSlack) (probability()). On
   // CDNA, the work-items of a row exchange their highest scores through LDS, which takes long. They therefore do so
-  // only for an update. On CDNA, the outputs are scaled in any case: if only an update scaled them, the compiler would
-  // copy them in all other blocks.
+  // only for an update. On CDNA, the outputs are scaled in every block. If only an update scaled them, the compiler
+  // would copy them in all other blocks.
   template <class T>
   DEVICE void add_lazily(typename P::Scores& scores, P& gemms, float exponent) {
     constexpr float kSlack = 5.0f;

@@ -58,8 +58,8 @@ struct VectorAttention {
   float output[kSlots][kOutputs] = {};
 
   // Lanes that differ only in bit 0 of their index differ in across(); lanes that differ only in bit 1 differ in
-  // down(). An NVIDIA GPU reads 16 bytes for 8 lanes in a cycle, but for 16 lanes if lanes that differ only in bit 0,
-  // or only in bit 1, read the same address.
+  // down(). In a cycle, an NVIDIA GPU reads 16 bytes for each of 8 lanes. It serves 16 lanes if those that differ only
+  // in bit 0, or only in bit 1, read the same address.
   DEVICE static int down() { return (lane_id() >> 1 & 1) | lane_id() / 16 * 2; }
   DEVICE static int across() { return (lane_id() & 5) | (lane_id() >> 2 & 2); }
   DEVICE static int row(int slot) { return wave_id() * kWaveRows + down() * kSlots + slot; }

@@ -62,8 +62,8 @@ struct GqaWindowArgs : Arguments<5, 128> {
   int32_t evicts;
 };
 
-// Fills a cache Y [B, G, length, H] of codes (int8 or float8e4m3fn) with past tokens, then the new tokens of X, then
-// zeros, and dequantizes it to Z: y = saturate(round(x / scale)), z = y scale.
+// Fills a cache Y [B, G, length, H] of codes (int8 or float8e4m3fn): past tokens, then the new tokens of X, then zeros.
+// Dequantizes the cache to Z. y = saturate(round(x / scale)), z = y scale.
 struct GqaQuantizedArgs : Arguments<6, 104> {
   In past;       // codes [B, G, past_length, H]; may be the memory of Y
   In last_keys;  // int32_t [B]

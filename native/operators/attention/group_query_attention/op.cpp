@@ -144,8 +144,8 @@ Planner plan_group_query_attention(const Node& node) {
     };
     Ref last_keys = Ref::input(kLastKeys), ids = given(kIds);
     // New tokens are written to the cache, or to the workspace if the cache is quantized or windowed. The workspace
-    // also receives the cached tokens of a windowed cache. A quantized cache is filled from it, and then dequantized to
-    // it, so that the new tokens are rounded like the others.
+    // also receives the cached tokens of a windowed cache. A quantized cache is filled from the workspace and then
+    // dequantized to the workspace: attention reads the new tokens with the same rounding as the past tokens.
     const Cache caches[] = {{kPastKey, kKeyScale, present(1)}, {kPastValue, kValueScale, present(2)}};
     Ref written[2];
     for (size_t i = 0; i < 2; ++i) {

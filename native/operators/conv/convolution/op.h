@@ -23,17 +23,17 @@ const char* refuse_few_channels(const ConvolutionProblem& p);
 Plan few_channels_plan(const ConvolutionProblem& p, bool half, bool aligned, const DeviceFacts& device,
                        std::optional<bool> wants_vectors = std::nullopt);
 
-// Computes a float16 convolution in channels last with its epilogue, as an implicit GEMM on vectors of channels
-// (channels_last.hip, or halo.hip if its estimated cost is lower and `wanted` is unset). A transposed convolution is
-// supported if its kernel size equals its stride. Inputs: 0 X, 1 W, 2 B if any, 3 the residual if any, all aligned to
-// 16 bytes; output Y. Throws std::invalid_argument if a size is too large or the device has no matrix units.
-// refuse_channels_last_conv returns why the convolution is not supported, or null.
+// Computes a float16 convolution in channels last with its epilogue, as an implicit GEMM on vectors of channels. The
+// kernel is in channels_last.hip, or in halo.hip if `wanted` is unset and the estimated cost of halo.hip is lower. A
+// transposed convolution is supported if its kernel size equals its stride. Inputs: 0 X, 1 W, 2 B if any, 3 the
+// residual if any, all aligned to 16 bytes; output Y. Throws std::invalid_argument if a size is too large or the device
+// has no matrix units. refuse_channels_last_conv returns why the convolution is not supported, or null.
 const char* refuse_channels_last_conv(const ConvolutionProblem& p, const DeviceFacts& device);
 Plan channels_last_conv_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                              std::optional<GemmTile> wanted = std::nullopt);
 
-// The same for strides and dilations of 1 and images of Y as large as those of X, on devices with direct copies to LDS:
-// each tile copies its pixels of X to LDS once for each block of channels (halo.hip).
+// The same for strides and dilations of 1 and images of Y as large as those of X, on devices with direct copies to LDS.
+// A tile copies its pixels of X to LDS once for each block of channels (halo.hip).
 const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& device);
 Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<GemmTile> wanted = std::nullopt);

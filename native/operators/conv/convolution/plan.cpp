@@ -15,7 +15,7 @@ namespace graphopt::gpu {
 namespace {
 
 // The outputs of an axis that one launch writes: all outputs of a convolution, or every `stride`-th output of a
-// transposed convolution, which use the same taps.
+// transposed convolution. Every `stride`-th output of a transposed convolution uses the same taps.
 struct Outputs {
   int64_t count = 0, first = 0, first_tap = 0;
   hip::ConvolutionAxis axis = {};
@@ -218,7 +218,7 @@ const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& dev
       return "strides or dilations are not 1, or Y has another size than X";
   }
   // A block of channels has one step for each tap. HaloCopies does not copy pixels of the next block during the first
-  // kStepsInFlight steps of a block. With fewer taps, there are not enough steps for the copy.
+  // kStepsInFlight steps of a block. With fewer than kLeastTaps taps, too few steps remain for the copy.
   constexpr int64_t kLeastTaps = 6;
   return p.taps() >= kLeastTaps && p.taps() <= hip::kConvHaloTaps ? nullptr : "too few or too many taps";
 }
@@ -241,9 +241,9 @@ int64_t halo_lds(const ConvolutionProblem& p, const hip::MatrixShape& shape) {
   return rows * (shape.depth + 8) * 2 + shape.m * 4;
 }
 
-// Returns the cost of a halo tile. Returns no value if the device has no kernel for it, if LDS is too small for the
-// kernel's number of work-groups on a compute unit, or if a block has too few steps to copy the pixels of the next
-// block.
+// Returns the cost of a halo tile. Returns no value if the device has no kernel for the tile, or if LDS is too small
+// for the kernel's number of work-groups on a compute unit. Also returns none if a block has too few steps to copy the
+// pixels of the next block.
 std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::AlignedTile& tile,
                                        const hip::MatrixShape& shape, bool copies_to_lds,
                                        const DeviceFacts& device) {
@@ -423,9 +423,9 @@ const SquareDepthwise* square_depthwise(const ConvolutionProblem& p) {
 
 constexpr int64_t kPackOfChannels = 8;
 
-// Returns the number of pairs of channels in a block. Complete packs of channels divide into equal blocks of complete
-// packs, as many pairs as keep most work-items of a work-group busy; among equal numbers, the largest. Otherwise the
-// blocks are as few as possible, and the last one can have fewer pairs.
+// Returns the number of pairs of channels in a block. If the channels form complete packs, blocks are equal and consist
+// of complete packs. Their size leaves the fewest work-items of a work-group idle; of several such sizes, it is the
+// largest. Otherwise the blocks are as few as possible, and the last one can have fewer pairs.
 int64_t depthwise_pairs(int64_t channels) {
   if (channels % kPackOfChannels != 0) {
     const int64_t pairs = channels / 2;

@@ -27,12 +27,12 @@ const Word* pair_at(const ConvolutionProblem& p, const void* x, int64_t item, Wo
   return memory;
 }
 
-// Vectors of y, in consecutive rows, that are computed together: their sums are independent, and each row of x is read
+// Vectors of y, in consecutive rows, that are computed together. Their sums are independent, and each row of x is read
 // once for all of them.
 constexpr int64_t kStacked = 4;
 
-// The words of x that one tap reads for L adjacent columns of y: their position in a row of x, and masks of the words
-// inside the row. With kNarrow, a vector has L / 2 columns of each of two rows of y.
+// Locates the words of x that one tap reads for L adjacent columns of y: the position in a row of x, and masks of the
+// words inside the row. With kNarrow, a vector has L / 2 columns of each of two rows of y.
 template <int kStride, bool kNarrow>
 struct Columns {
   int64_t at, lo, hi;
@@ -226,7 +226,7 @@ template <int kKernel>
 struct SamePlanes {
   static constexpr int64_t kTaps = kKernel * kKernel, kTapPairs = (kTaps + 1) / 2;
 
-  // Masks of a vector: for each row of the window, the words inside the plane; for each column of the window, the
+  // Masks of a vector. For each row of the window: the words inside the plane. For each column of the window: the
   // pixels for which this column is inside the row.
   struct Masks {
     std::array<Lanes, kKernel> inside, columns;

@@ -58,8 +58,8 @@ struct Finish {
   const Pixels* pixels;  // for each vector
   Bounds bounds;
   bool bounded;  // `bounds` is the entire activation
-  // Only NCHW2c is requested, `bounds` is the entire activation, and the residual is not NCHW. The sums may then begin
-  // with the bias.
+  // Whether only NCHW2c is requested, `bounds` is the entire activation, and the residual is not NCHW. The sums may
+  // then begin with the bias.
   bool nchw2c_only;
 
   Finish(const ConvolutionProblem& problem, const T* b, Residual<T> r, Outputs<T> to)
@@ -116,7 +116,7 @@ struct Finish {
   // The same from the sums o [pixels][vectors L] of a block of pixels. These sums began with zeros.
   void finish_block(int64_t channels, int64_t vectors, const float* o) const;
   // Completes the epilogue after a register tile, which has stored full vectors to y or to o [channels][kPanelWidth].
-  // `parts`: it has stored partial vectors there, too; otherwise it has stored their sums to o.
+  // `parts`: the tile has stored partial vectors there, too; otherwise it has stored the sums of partial vectors to o.
   void finish_panel(int64_t channels, float* o, bool parts) const {
     if (nchw2c_only) return;
     const bool whole = parts || (pixels[0].count == L && pixels[1].count == L);

@@ -37,8 +37,8 @@ int64_t strip_words(const ConvolutionProblem& p, const Strips& strips) {
   return p.groups * pairs_of<E>(p) * strips.at(p, 0).words + kPanelWidth;
 }
 
-// Returns the number of images that are multiplied in one call of the thread pool: several if a strip is an entire
-// image and smaller than the caches.
+// Returns the number of images that are multiplied in one call of the thread pool. It exceeds 1 only if a strip is an
+// entire image and smaller than the caches.
 template <class E>
 int64_t images_at_once(const ConvolutionProblem& p, const Strips& strips, int64_t workers) {
   if (workers == 1 || strips.most < p.out[strips.axis]) return 1;
@@ -51,9 +51,9 @@ int64_t block_slot(const ConvolutionProblem& p) {
   return steps_of<E>(p) * kMaxRows + L;
 }
 
-// Whether the words of pixels are gathered if pixels are the rows of the GEMM. If the gathered words would exceed
-// kGatheredBytes and a row of y fills blocks well, each block instead has pixels of one row, whose words are adjacent
-// in s.
+// Returns whether the words of pixels are gathered if pixels are the rows of the GEMM. They are not gathered if they
+// would exceed kGatheredBytes and a row of y fills blocks well. Each block then has pixels of one row, whose words are
+// adjacent in s.
 template <class E>
 bool gathers(const ConvolutionProblem& p, const Strips& strips) {
   const Strip strip = strips.at(p, 0);
@@ -89,8 +89,9 @@ std::vector<PixelBlock> pixel_blocks(const ConvolutionProblem& p, const Strip& s
   return all;
 }
 
-// The number of gathered words: for a strip of all images that are multiplied together, or for the AMX tiles of all
-// threads. Zero if words are read from s. `of_image`: the gathered words of one image.
+// The number of gathered words, zero if words are read from s. With AMX, these are the words of the tiles of all
+// threads; otherwise those of a strip of all images that are multiplied together. `of_image`: the gathered words of one
+// image.
 struct Gathered {
   int64_t words = 0, of_image = 0;
 };

@@ -1,5 +1,5 @@
-// Register tiles of FusedConv. In the most frequent cases they apply the epilogue while the sums are in registers: for
-// full vectors of an NCHW result, and for results in NCHW2c only. In the other cases Finish applies it to sums in
+// Register tiles of FusedConv. For full vectors of an NCHW result, and for results in NCHW2c only, they apply the
+// epilogue while the sums are in registers. In the other, less frequent cases Finish applies the epilogue to sums in
 // memory (finish_cpu.cpp).
 #include <type_traits>
 

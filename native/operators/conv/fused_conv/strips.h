@@ -4,9 +4,9 @@
 //
 //   s [group][pair of channels][phase][depth][row][column]
 //
-// A pixel of y has the position of its first tap in s, and the order of pixels is the same as in y. Between them are
-// additional columns and rows, which only the other taps read. Vectors also contain results for these positions, which
-// are dropped when the vectors are stored. For kernel files only (see cpu/isa.h).
+// The position of a pixel of y is the position of its first tap in s. Pixels have the same order in s as in y. Between
+// the pixels, s has columns and rows that only the other taps read. Vectors also have results for these positions;
+// stores drop them. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
@@ -88,23 +88,23 @@ struct Strips {
 struct Sharing {
   int64_t workers, images;
 
-  // Returns the number of parts, at most `most`, into which each of the `items` items of an image is divided: about
-  // four parts for each thread.
+  // Returns the number of parts of each of the `items` items of an image: at most `most`, and about four parts for each
+  // thread in all.
   int64_t parts(int64_t items, int64_t most) const {
     return workers == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * workers, items * images), 1, most);
   }
 };
 
-// Whether the number of channels is odd and the words of the last channel have two adjacent columns of the window: each
-// step then multiplies two taps of a row.
+// Returns whether the words of the last channel have two adjacent columns of the window, because the number of channels
+// is odd. Each step of the last channel then multiplies two taps of a row.
 template <class E>
 bool pairs_columns(const ConvolutionProblem& p) {
   return E::kDepth > 1 && p.C % 2 != 0 && p.kernel[2] > 1;
 }
 
 // Returns the first column of each word in a row of the window. `last`: for the last word of channels, which may have a
-// single channel. For a single channel with an odd number of columns, the last two words share a column: a word that
-// reaches beyond the window could hold an infinity, which a zero weight would turn into NaN.
+// single channel. For a single channel with an odd number of columns, the last two words share a column. If the last
+// word reached beyond the window instead, it could hold an infinity, which a zero weight would turn into NaN.
 template <class E>
 std::vector<int64_t> columns_of(const ConvolutionProblem& p, bool last) {
   std::vector<int64_t> columns;
@@ -131,12 +131,12 @@ int64_t steps_of(const ConvolutionProblem& p) {
 struct Steps {
   const int64_t* offsets;
   int64_t count;
-  // Vectors that end beyond the first `there` words of s would read beyond its memory. They use the offsets `at_end`.
-  int64_t there = std::numeric_limits<int64_t>::max();
+  // s has `readable` words. Vectors that end beyond them use the offsets `at_end`.
+  int64_t readable = std::numeric_limits<int64_t>::max();
   const int64_t* at_end = nullptr;
 
   // Returns the offsets for a vector that ends before word `end` of s.
-  const int64_t* until(int64_t end) const { return end > there ? at_end : offsets; }
+  const int64_t* until(int64_t end) const { return end > readable ? at_end : offsets; }
 };
 
 // Returns the offset of each step of the GEMM.

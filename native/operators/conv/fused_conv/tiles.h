@@ -11,8 +11,8 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Returns the order of steps in tiles, as indices into step_offsets: all pairs of channels of a tap, then all pairs of
-// the next tap. Within a tap, the distance between the words of adjacent pairs is constant.
+// Returns the order of steps in tiles, as indices into step_offsets. The pairs of channels of a tap are consecutive.
+// Within a tap, the distance between the words of adjacent pairs is constant.
 inline std::vector<int64_t> order_of_steps(const ConvolutionProblem& p) {
   const int64_t steps = steps_of<Bfloat16Pairs>(p), taps = pairs_columns<Bfloat16Pairs>(p) ? 1 : p.taps();
   std::vector<int64_t> order;

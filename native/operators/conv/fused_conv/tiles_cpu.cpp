@@ -1,7 +1,7 @@
 // Convolutions with several channels in each group as an implicit GEMM in AMX tiles: the rows are output channels and
-// the columns are pixels. 16 steps that are adjacent pairs of channels at one tap form a tile in s (strips.h), which is
-// loaded directly. Other groups of 16 steps, with several taps or too few channels, are gathered first, for one panel
-// of pixels at a time.
+// the columns are pixels. If 16 steps are adjacent pairs of channels at one tap, their words form a tile in s
+// (strips.h), which is loaded directly. Groups of 16 steps with several taps or too few channels are gathered first,
+// for one panel of pixels at a time.
 #include <type_traits>
 #include <utility>
 

@@ -1,14 +1,14 @@
-// A phase of y has the elements whose positions, counted with the padding, are equal modulo the stride. It is a
-// convolution of x, with stride 1, by the taps k for which k * dilation has the same remainder modulo the stride.
+// A phase of y has the elements whose positions, counted with the padding, are equal modulo the stride. A phase is a
+// convolution of x with stride 1. Its taps are the k for which k * dilation has the same remainder modulo the stride.
 //
 //   y[q * stride + remainder - pad] = sum of x[q - distance] * w[k], where distance * stride + remainder = k * dilation
 //
 // All phases share one grid of positions q. x is packed once for all distances, in strips of the grid
-// (fused_conv/strips.h). A phase set (phases_cpu.h) is computed together: all phases if there are at most kMostPhases,
-// otherwise the phases of one row of y. The phases of a set with the same distances share a GEMM: its rows are the
-// phases of some channels of y, and its columns are the pixels of the grid. Without dilation, all phases of a set share
-// one GEMM if the kernel size is a multiple of the stride. The sums of adjacent phases are interleaved in the
-// first-level cache and stored as rows of y.
+// (fused_conv/strips.h). The phases of a phase set (phases_cpu.h) are computed together: all phases if there are at
+// most kMostPhases, otherwise the phases of one row of y. The phases of a set with the same distances share a GEMM. Its
+// rows are the phases of some channels of y, and its columns are the pixels of the grid. Without dilation, all phases
+// of a set share one GEMM if the kernel size is a multiple of the stride. The sums of adjacent phases are interleaved
+// in the first-level cache and stored as rows of y.
 #include <vector>
 
 #include "cpu/microkernels/workspace.h"

@@ -106,8 +106,8 @@ struct PhasePlan {
   }
 
  private:
-  // Until all phases of a set are known, rows identify a phase by kGemmIndex times the index of its GEMM plus the index
-  // of the phase in this GEMM.
+  // Until all phases of a set are known, PhaseRow::phases has preliminary indices: kGemmIndex times the index of the
+  // GEMM, plus the index of the phase in this GEMM.
   static constexpr int64_t kGemmIndex = int64_t{1} << 32;
 
   void add_row(const ConvolutionProblem& p, PhaseSet& set, const AxisPhase& depth, const AxisPhase& height,

@@ -9,7 +9,7 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// `count` interleaved sums of a row of phases, from index `from` on, whose elements of y are contiguous from offset
+// `count` interleaved sums of a row of phases, from index `from` on. Their elements of y are contiguous, from offset
 // `at` of a plane on.
 struct Segment {
   int64_t from, count, at;

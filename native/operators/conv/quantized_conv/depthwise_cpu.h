@@ -10,8 +10,8 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Returns the first channel of a block. The last block ends with the last channel and may overlap the previous block:
-// all blocks are complete if there are at least kSpan channels.
+// Returns the first channel of a block. The last block ends with the last channel and may overlap the previous block.
+// All blocks are therefore complete if there are at least kSpan channels.
 inline int64_t first_channel(const ConvolutionProblem& p, int64_t block) {
   return std::max<int64_t>(std::min(block * kSpan, p.groups - kSpan), 0);
 }

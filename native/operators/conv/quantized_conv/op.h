@@ -13,9 +13,10 @@
 
 namespace graphopt {
 
-// Inputs: X int8 or uint8 [N, H, W, C]; its scale (float) and zero point (X's type), each with one element; the weight
-// int8 [M, C / group, KH, KW] and its scales float [M]; the scale and zero point of Y; the bias int32 [M], whose scale
-// is x_scale w_scale. Y [N, OH, OW, M] has X's type. There is one group, or one group for each channel with M = C.
+// Inputs: X int8 or uint8 [N, H, W, C], x_scale float, x_zero_point of X's type, W int8 [M, C / group, KH, KW], w_scale
+// float [M], y_scale float, y_zero_point of X's type, B int32 [M]. The scales and zero points of X and Y have one
+// element. The scale of B is x_scale w_scale. Y [N, OH, OW, M] has X's type. There is one group, or one group for each
+// channel with M = C.
 class QuantizedConvOp final : public Operator<ConvolutionProblem> {
  public:
   explicit QuantizedConvOp(ActivationKind kind) { act_.kind = kind; }

@@ -164,8 +164,8 @@ Geometry geometry(const ConvolutionProblem& p) {
   return g;
 }
 
-// Returns the stride of the points of v for `tiles` tiles, in floats: an odd number of cache lines, which maps the
-// points to different sets of a cache.
+// Returns the stride of the points of v for `tiles` tiles, in floats. It is an odd number of cache lines, so the points
+// are in different sets of a cache.
 inline int64_t v_stride(const Geometry& g, int64_t tiles) { return (g.k_blocks * tiles | 1) * L; }
 
 // Divides tiles [begin, end) into runs of at most `limit` tiles in a row. Calls fn(image, row, column, count, offset)

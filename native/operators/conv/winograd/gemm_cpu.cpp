@@ -7,8 +7,8 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
 // o [kRows][kVectors L] = a [kRows][k] u [k][kVectors L], or o + a u if `adds`. a is blocked: [k / L][kRows][L], with
-// a_stride floats between blocks. Prefetches operands of later calls into the second-level cache: next_a, which has the
-// shape of a, and next_u: kVectors vectors for each k, with a stride of next_step floats.
+// a_stride floats between blocks. Prefetches operands of later calls into the second-level cache. next_a has the shape
+// of a. next_u has kVectors vectors for each k, with a stride of next_step floats.
 template <int kVectors>
 struct MultiplyTiles {
   template <int kRows>

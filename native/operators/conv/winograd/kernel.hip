@@ -6,10 +6,10 @@
 //   input transform   V [t, C, P]   from X
 //   GEMMs             Z [t, M, P] = U [t, C, M]^T V   on float32 matrix units if available
 //   output transform  Y = act(A^T Z A + bias + residual)
-// U is computed once if W is constant. The GEMMs need t / (9 m^2) of the FLOPs of the direct convolution (1 / 4 for
-// m = 4, 1 / 2.25 for m = 2) and are compute-bound. The transforms are memory-bound: V has t / m^2 floats for each
-// element of X, and Z has t / m^2 floats for each element of Y. On an H200 in float32 (docs/measurements/gpu_h200.md),
-// the kernels are 2.9 times as fast as cuDNN (geometric mean of 13 shapes) and reach 138 TFLOP/s, counted in FLOPs of
+// U is computed once if W is constant. The GEMMs need t / (9 m^2) of the FLOPs of the direct convolution (1 / 4 for m =
+// 4, 1 / 2.25 for m = 2) and are compute-bound. The transforms are memory-bound: V has t / m^2 floats for each element
+// of X, and Z has t / m^2 floats for each element of Y. On an H200 in float32 (docs/measurements/gpu_h200.md), the
+// kernels are 2.9 times as fast as cuDNN: the geometric mean of 13 shapes. They reach 138 TFLOP/s, counted in FLOPs of
 // the direct convolution.
 //
 // The other algorithm of this file is the implicit GEMM: Y = W [M, 9 C] x patches [9 C, pixels], with patches gathered

@@ -2,8 +2,8 @@
 // float32 sums.
 //
 // X is first packed to [N, PH, PW, Cp], with its padding, and with channels padded to the depth of a GEMM step. A step
-// of 32 channels of a tap is then 64 contiguous bytes of each pixel, and all copies to LDS move 16 bytes without checks
-// of the image's bounds. Y [M, pixels] = U [M, 9 Cp] patches [9 Cp, pixels]; gemm/pipelines/instruction.h multiplies.
+// of 32 channels of a tap is then 64 contiguous bytes of each pixel. All copies to LDS move 16 bytes, without checks of
+// the image's bounds. Y [M, pixels] = U [M, 9 Cp] patches [9 Cp, pixels]; gemm/pipelines/instruction.h multiplies.
 //
 // The kernels need 18 N OH OW C M FLOPs, for (2 H W C + 2 OH OW M) N bytes and twice the packed X. They are
 // compute-bound from about 64 channels on, and reach 200 of the 725 TFLOP/s of a large GEMM on an H200. Launch:

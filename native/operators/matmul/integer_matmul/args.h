@@ -58,9 +58,9 @@ struct IntegerLinesArgs : Arguments<3, 80> {
 
 constexpr int kIntegerBlock = 16;  // bytes
 
-// Converts images to blocks of stride_h x stride_w pixels with at most kIntegerBlock bytes. packed: [images, rows,
-// columns, kIntegerBlock], the pixels of a block with C channels each; pixels outside of X are equal to its zero point.
-// A work-item writes a block.
+// Converts images to blocks of stride_h x stride_w pixels with at most kIntegerBlock bytes. packed [images, rows,
+// columns, kIntegerBlock] has the pixels of each block, with C channels each. Pixels outside of X are equal to the zero
+// point of X. A work-item writes a block.
 struct IntegerBlocksArgs : Arguments<3, 88> {
   In x, columns;
   Out packed;

@@ -1,7 +1,7 @@
-// Convolutions of int8 elements in channels last with a multiple of 8 channels. Tiles (conv.hip) need a multiple of 16,
-// and a copy of other images. The operands are in registers: each wave loads the elements that its matrix instructions
-// multiply, 16 bytes of a line at a time, and stores 8 adjacent bytes of Y. Each element of X is read once for
-// Columns::kN columns of Y, mostly from the caches. Launch: plan.cpp.
+// Convolutions of int8 elements in channels last with a multiple of 8 channels. The tiles of conv.hip need a multiple
+// of 16 channels; other images are copied and padded for them. The operands are in registers: each wave loads the
+// elements that its matrix instructions multiply, 16 bytes of a line at a time, and stores 8 adjacent bytes of Y. Each
+// element of X is read once for Columns::kN columns of Y, mostly from the caches. Launch: plan.cpp.
 #include "device/platform.h"
 #include "gemm/integer_epilogue.h"
 #include "gemm/loaders/im2col.h"

@@ -1,7 +1,7 @@
 // Integer GEMMs and convolutions on the vector unit. GEMMs and convolutions of 8-bit elements with zero points sum in
-// int32; gemm.hip and conv.hip compute them on the matrix units. GEMMs of 16-bit elements sum in 32 bits. GEMMs of
-// 32-bit and 64-bit elements sum in the width of the elements, with wrap-around. scale_sums dequantizes the sums,
-// or requantizes them to 8 bits.
+// int32. gemm.hip and conv.hip compute the same on the matrix units. GEMMs of 16-bit elements sum in 32 bits. GEMMs of
+// 32-bit and 64-bit elements sum in the width of the elements, with wrap-around. scale_sums dequantizes the sums, or
+// requantizes them to 8 bits.
 //
 // 2 M N K operations for M K + K N + M N elements: compute-bound. A work-item computes 4 x 4 elements of Y. An 8-bit
 // element minus its zero point has 9 bits. It is stored in LDS with 16 bits, because multiplications of 16-bit integers

@@ -98,8 +98,8 @@ std::vector<uint8_t> pack_filters_of_groups(const ConvolutionProblem& p, const u
 // Returns why the device or the kernels do not support a convolution of 8-bit elements in channels last, or null.
 const char* refuse_integer_conv(const ConvolutionProblem& p, const DeviceFacts& device);
 
-// Returns the equivalent convolution with stride 1 after a space-to-depth transform: a pixel of the new image is a block
-// of stride x stride pixels of X, with the channels of all of them. Returns no value if a block has more than 16
+// Returns the equivalent convolution with stride 1 after a space-to-depth transform. A pixel of the new image is a
+// block of stride x stride pixels of X, with the channels of all of them. Returns no value if a block has more than 16
 // channels or only one pixel. The kernels process 16 channels at a time, so an X with few channels needs fewer
 // multiplications by zeros in this form.
 std::optional<ConvolutionProblem> space_to_depth(const ConvolutionProblem& p);

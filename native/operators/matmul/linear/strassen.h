@@ -10,9 +10,10 @@
 // The algorithm adds values that X W does not add: values of two rows, two columns, or two halves of a section of K. In
 // such a sum, the larger value rounds away digits of the smaller one. The algorithm is therefore used only if
 // `nearly_equal` is true for the norms of all rows that are added, and of all columns that are added. For the halves of
-// a section, it compares two sums of norms of X's columns times norms of W's rows: one with the norms of both halves
-// separately, and one with the norms of the halves added first. The norms of X are computed while X is packed, and the
-// norms of W once. With NaN or infinity, `nearly_equal` is false.
+// a section, `nearly_equal` compares two sums of products. A product has the norm of a column of X and the norm of a
+// row of W. In the first sum, each half has its own products; in the second sum, the norms of both halves are added
+// before they are multiplied. The norms of X are computed while X is packed, and the norms of W once. With NaN or
+// infinity, `nearly_equal` is false.
 #pragma once
 
 #include <algorithm>

@@ -2,11 +2,11 @@
 // library is not available.
 //
 // The kernel needs 2 M N K FLOPs for M K + K N + M N elements, and is compute-bound from about 128 rows on. A step of
-// both operands is loaded 16 bytes at a time for row-major and column-major matrices, or one element at a time if rows
-// are not aligned to 16 bytes. float16 runs on the matrix units (gemm/pipelines/matrix.h). float32, and float16 on
-// targets without matrix units, run in gemm/pipelines/vector.h, which uses CDNA's matrix units for float32, or the
-// vector unit. Sums are float32. If there are fewer work-groups than the device needs, K is split and gemm/splits.hip
-// adds the partial sums. scripts/gpu_bench.py compares the kernel with cuBLAS. Launch:
+// both operands is loaded 16 bytes at a time for row-major and column-major matrices. If rows are not aligned to 16
+// bytes, it is loaded one element at a time. float16 runs on the matrix units (gemm/pipelines/matrix.h). float32, and
+// float16 on targets without matrix units, run in gemm/pipelines/vector.h, which uses CDNA's matrix units for float32,
+// or the vector unit. Sums are float32. If there are fewer work-groups than the device needs, K is split and
+// gemm/splits.hip adds the partial sums. scripts/gpu_bench.py compares the kernel with cuBLAS. Launch:
 // operators/matmul/matmul/plan.cpp.
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"

@@ -1,4 +1,4 @@
-// Quantizes X to bytes with one scale for the tensor, and multiplies it by W, which is packed as words of four bytes at
+// Quantizes X to bytes with one scale for the tensor, and multiplies it by W. W is packed as words of four bytes at
 // adjacent indices k. The range of X is computed first. Then X is quantized and packed in blocks of rows, which remain
 // in the second-level cache while they are multiplied by all panels of W. The int32 sums are exact: no instruction in
 // use saturates. Zero points, scales, bias and activation are applied while a result is in the first-level cache.
