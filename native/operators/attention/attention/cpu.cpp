@@ -36,8 +36,8 @@ struct Attention {
   T* o;
 
   // Processes a block of keys for `rows` rows of the item, from row i0 on.
-  void tile(const AttentionScratch& w, KeyBlock<T>& block, int64_t b, int64_t head, int64_t r0, int64_t i0,
-            int64_t rows) const {
+  void process_tile(const AttentionScratch& w, KeyBlock<T>& block, int64_t b, int64_t head, int64_t r0,
+                    int64_t i0, int64_t rows) const {
     const float infinity = std::numeric_limits<float>::infinity();
     const int64_t at = plan.one_block ? 0 : i0;
     float* const highest = w.result.highest + at;
@@ -127,8 +127,8 @@ struct Attention {
 
   // Computes rows [r0, r0 + rows) of a key/value head for keys [t0, t1). Stores the result to o if all keys are in one
   // block; otherwise stores unnormalised sums to w.result.
-  void item(const AttentionScratch& w, int64_t b, int64_t head, int64_t r0, int64_t rows, int64_t t0,
-            int64_t t1) const {
+  void process_item(const AttentionScratch& w, int64_t b, int64_t head, int64_t r0, int64_t rows, int64_t t0,
+                    int64_t t1) const {
     std::fill_n(w.result.zero_v, plan.value_width, 0.0f);
     for (int64_t first = t0; first < t1; first += plan.block_keys) {
       KeyBlock<T> block{first,
@@ -153,7 +153,7 @@ struct Attention {
       }
       for (int64_t i = 0; i < rows; i += plan.tile_rows) {
         const int64_t n = std::min(plan.tile_rows, rows - i);
-        tile(w, block, b, head, r0, i, n);
+        process_tile(w, block, b, head, r0, i, n);
         if (plan.one_block) finish(w.result, b, head, r0 + i, n);
       }
     }
@@ -247,7 +247,7 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
     bounds(i / plan.chunks, b, head, r0, rows);
     if (plan.chunks > 1) scratch.result = partial_of(i);
     const int64_t t0 = i % plan.chunks * plan.chunk_keys;
-    attention.item(scratch, b, head, r0, rows, t0, std::min(t0 + plan.chunk_keys, p.T));
+    attention.process_item(scratch, b, head, r0, rows, t0, std::min(t0 + plan.chunk_keys, p.T));
     if (plan.chunks == 1 && !plan.one_block) attention.finish(scratch.result, b, head, r0, rows);
   };
   auto work = [&](size_t worker) {

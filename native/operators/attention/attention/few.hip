@@ -42,7 +42,7 @@ struct FewKeys {
   const T *k, *v;  // addresses of the next iteration to load
   ptrdiff_t k_step, v_step;
   bool in_k, in_v;
-  int left;  // remaining keys, from the group's first key of the next iteration on
+  int remaining;  // keys, from the group's first key of the next iteration on
   int begun = 0, taken = 0;
   Bits128 staged[kFewAhead ? 1 : 2 * kKeysAtOnce];
 
@@ -55,7 +55,7 @@ struct FewKeys {
         v_step(static_cast<ptrdiff_t>(Few::kGroups) * layout.v.row),
         in_k(d < layout.sizes.D),
         in_v(d < layout.sizes.Dv),
-        left(count) {
+        remaining(count) {
     if constexpr (kFewAhead) {
       UNROLL for (int i = 0; i < kStages - 1; ++i) begin();
     }
@@ -66,7 +66,7 @@ struct FewKeys {
 
   DEVICE void begin() {
     UNROLL for (int u = 0; u < kKeysAtOnce; ++u) {
-      const bool is = inside(left, u);
+      const bool is = inside(remaining, u);
       if constexpr (kFewAhead) {
         copy_to_lds(&lds.ahead[begun][u][thread_x()], k + u * k_step, is && in_k);
         copy_to_lds(&lds.ahead[begun][kKeysAtOnce + u][thread_x()], v + u * v_step, is && in_v);
@@ -80,7 +80,7 @@ struct FewKeys {
     }
     k += kKeysAtOnce * k_step;
     v += kKeysAtOnce * v_step;
-    left -= kKeysAtOnce * Few::kGroups;
+    remaining -= kKeysAtOnce * Few::kGroups;
     begun = begun + 1 == kStages ? 0 : begun + 1;
     if constexpr (kFewAhead) end_group_of_copies();
   }
@@ -151,8 +151,8 @@ struct FewSoftmax {
     }
   }
 
-  // `left`: remaining keys at the start of this iteration (FewKeys).
-  DEVICE void add(const Pack<T> (&k)[kKeysAtOnce], const Pack<T> (&v)[kKeysAtOnce], int left,
+  // `remaining`: keys that remain at the start of this iteration (FewKeys).
+  DEVICE void add(const Pack<T> (&k)[kKeysAtOnce], const Pack<T> (&v)[kKeysAtOnce], int remaining,
                   const AttentionScores& settings) {
     const float exponent = settings.exponent;
     float scores[kScores] = {};
@@ -173,7 +173,7 @@ struct FewSoftmax {
     }
     float most = highest;
     UNROLL for (int i = 0; i < kOwn; ++i) {
-      const bool is = FewKeys<T, kHead, kRows>::inside(left, (first_own() + i) % kKeysAtOnce);
+      const bool is = FewKeys<T, kHead, kRows>::inside(remaining, (first_own() + i) % kKeysAtOnce);
       scores[i] = is ? scores[i] : -infinity();
       most = max_float(most, scores[i]);
     }

@@ -191,14 +191,14 @@ struct AttentionBlocks {
   typename P::Lds& lds;
   const T *keys, *values;  // this work-item's first packs of the next block
   int row, d;
-  int left;  // remaining keys, from this work-item's first key of the next block on
+  int remaining;  // keys, from this work-item's first key of the next block on
 
   DEVICE AttentionBlocks(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& to)
       : layout(args.layout),
         lds(to),
         row(thread_x() % P::kGroupThreads / P::kAcross),
         d(thread_x() % P::kAcross * P::kSize),
-        left(place.end - first_key(place)) {
+        remaining(place.end - first_key(place)) {
     const T *k = args.k, *v = args.v;
     const int64_t first = first_key(place);
     keys = k + place.b * layout.k.b + place.head * layout.k.h + first * layout.k.row + d;
@@ -213,7 +213,7 @@ struct AttentionBlocks {
     T* const to = P::key_at(lds, row, d, buffer);
     UNROLL for (int i = 0; i < P::kPacks; ++i) {
       if (i * parts / P::kPacks != part) continue;
-      const bool inside = i * kRows < left;
+      const bool inside = i * kRows < remaining;
       copy_to_lds(to + i * kRows * P::kRow, keys + static_cast<ptrdiff_t>(i * kRows) * layout.k.row,
                   inside && d < layout.sizes.D);
       copy_to_lds(to + P::kKeyCount + i * kRows * P::kRow,
@@ -222,7 +222,7 @@ struct AttentionBlocks {
     if (part < parts - 1) return;
     keys += int64_t{P::kWaveGroups * P::kKeys} * layout.k.row;
     values += int64_t{P::kWaveGroups * P::kKeys} * layout.v.row;
-    left -= P::kWaveGroups * P::kKeys;
+    remaining -= P::kWaveGroups * P::kKeys;
   }
 };
 

@@ -227,7 +227,7 @@ namespace {
 
 constexpr int64_t kHaloBlocks = 2;  // LDS buffers for blocks of channels
 
-// Returns the number of channels in a step of most tiles.
+// Returns the multiple to which choose_halo() pads C: the number of channels in a step of most tiles.
 int64_t halo_block(const Architecture& arch) { return arch.matrix == hip::Matrix::kMma ? 64 : 32; }
 
 int64_t halo_rows(const ConvolutionProblem& p, const hip::MatrixShape& shape) {
@@ -253,7 +253,7 @@ std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::A
   const int64_t at_once =
       threads / (shape.depth / 8) * hip::halo_chunks(threads, shape.depth / 16 / shape.split_k);
   if (halo_rows(p, shape) > (p.taps() - std::max(shape.stages, 3) + 1) * at_once) return std::nullopt;
-  // choose_halo() uses the same padded K for all tiles.
+  // choose_halo() uses the same padded K for all tiles, so C must be padded equally for this tile.
   const int64_t block = halo_block(arch);
   if (round_up(p.C, shape.depth) != round_up(p.C, block)) return std::nullopt;
   const int64_t groups = copies_to_lds ? tile.groups_per_unit : 1;
@@ -272,7 +272,8 @@ constexpr int kMostHaloPixels = [] {
   return most;
 }();
 
-// One tile size for all pixels, or tall tiles for the full waves and smaller tiles for the remaining pixels.
+// One tile size for all pixels; or, in two launches, tall tiles for the full waves and smaller tiles for the remaining
+// pixels.
 struct HaloTiles {
   AlignedTiling first;
   std::optional<AlignedTiling> rest;

@@ -183,7 +183,7 @@ struct RowsOfImage {
 
   // Computes the first two convolutions for a panel of M and a band of rows. `continues`: s at `memory` has the last
   // rows of the previous band.
-  void hidden(int64_t panel, int64_t band, bool continues, float* memory) const {
+  void compute_d(int64_t panel, int64_t band, bool continues, float* memory) const {
     const int64_t vectors = panel_vectors(p.M, panel), last = rows * (band + 1) / plan.bands;
     int64_t begin = rows * band / plan.bands, done = 0;  // rows up to `done` are in s
     if (continues) done = (first + begin - 1) * p.stride[0] + p.kernel[0];
@@ -225,7 +225,7 @@ struct RowsOfImage {
   }
 
   // Computes the third convolution for `count` pixels and a panel of O, adds the residual, and stores the result to y.
-  void result(int64_t at, int64_t count, int64_t panel) const {
+  void compute_y(int64_t at, int64_t count, int64_t panel) const {
     alignas(64) float o[L * kPanelWidth], t[L * L];
     const int64_t channels = p.O - panel * kPanelWidth, vectors = panel_vectors(p.O, panel);
     const bool half = kHalves && channels <= vectors * L - L / 2;
@@ -329,7 +329,7 @@ void inverted_residual(const InvertedResidualProblem& p, const T* x, const void*
                          const bool continues = plan.computes_all_rows(p)
                                                     ? band > 0 && items + item == state.next
                                                     : block.first > 0;
-                         block.of_image(item / hidden).hidden(panel, band, continues, mine);
+                         block.of_image(item / hidden).compute_d(panel, band, continues, mine);
                          state = {items + item + 1, true};
                        }});
       items += loops.back().items;
@@ -339,7 +339,7 @@ void inverted_residual(const InvertedResidualProblem& p, const T* x, const void*
                          const int64_t part = by_panels ? item % parts : item / panels,
                                        panel = by_panels ? item / parts : item % panels;
                          const int64_t at = pixels * part / parts;
-                         block.of_image(image).result(at, pixels * (part + 1) / parts - at, panel);
+                         block.of_image(image).compute_y(at, pixels * (part + 1) / parts - at, panel);
                        }});
     }
   }
