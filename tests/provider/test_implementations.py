@@ -81,12 +81,16 @@ def test_the_choice_and_its_reasons_are_printed_once(model: Path, kernels: str) 
 
 def test_few_channels_of_planes(tmp_path: Path, kernels: str) -> None:
     nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], "few"),
-        helper.make_node("Conv", ["a", "v"], ["b"], "strided", strides=[2, 2]),
-        helper.make_node("Conv", ["b", "v"], ["c"], "padded", pads=[1, 0, 0, 0]),
-        helper.make_node("Conv", ["c", "g"], ["y"], "grouped", group=2),
+        helper.make_node("Conv", ["x", "w", "b"], ["a"], "few"),
+        helper.make_node("Conv", ["a", "v"], ["c"], "fewer"),
+        helper.make_node("Conv", ["c", "v"], ["d"], "strided", strides=[2, 2]),
+        helper.make_node("Conv", ["d", "v"], ["e"], "padded", pads=[1, 0, 0, 0]),
+        helper.make_node("Conv", ["e", "g"], ["f"], "grouped", group=2),
+        helper.make_node("Conv", ["f", "u"], ["h"], "without bias"),
+        helper.make_node("Conv", ["h", "m", "n"], ["y"], "many"),
     ]
-    shapes = {"w": (16, 16, 1, 1), "v": (16, 16, 1, 1), "g": (4, 8, 1, 1)}
+    shapes = {"w": (4, 16, 1, 1), "b": (4,), "v": (4, 4, 1, 1), "g": (4, 2, 1, 1), "u": (5, 4, 1, 1)}
+    shapes |= {"m": (13, 5, 1, 1), "n": (13,)}
     weights = [numpy_helper.from_array(np.full(shape, 0.5, np.float32), name) for name, shape in shapes.items()]
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", C, "H", 4]) for n, C in (("x", 16), ("y", None)))
     made = helper.make_model(
@@ -95,8 +99,9 @@ def test_few_channels_of_planes(tmp_path: Path, kernels: str) -> None:
     onnx.save(made, tmp_path / "model.onnx")
     done = run(tmp_path / "model.onnx", kernels)
     few = "pointwise by built-in kernel for few channels"
-    assert chosen(done, "few") == [few]
-    assert few not in [*chosen(done, "strided"), *chosen(done, "padded"), *chosen(done, "grouped")]
+    assert chosen(done, "few") == chosen(done, "fewer") == [few]
+    for name in ("strided", "padded", "grouped", "without bias", "many"):
+        assert few not in chosen(done, name)
 
 
 @pytest.mark.parametrize("channels", [3, 8, 30])
