@@ -65,6 +65,9 @@ from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
 MAX_GPU_HEAD = 256  # native/operators/attention/attention/shape.h
+# On an H200, FusedAttention with larger heads takes three times as long as two MatMuls and a Softmax if the scores are
+# that much smaller than Q, as in attention over channels.
+WIDE_HEAD, LEAST_RATIO = 128, 4
 
 
 class FuseAttention(Pass[Attention, Attention]):
@@ -131,7 +134,8 @@ class FuseAttention(Pass[Attention, Attention]):
 
     def candidate(self, plan: Attention, editor: Editor) -> Candidate:
         inputs = (plan.q.value, plan.k.value, plan.v.value)
-        return editor.candidate(plan.variant.name, inputs, plan.output, plan.softmax)
+        no_gain = _small_scores(plan) if editor.target.gpu_kernels else ""
+        return editor.candidate(plan.variant.name, inputs, plan.output, plan.softmax, no_gain)
 
     def rewrite(self, plan: Attention, editor: Editor) -> str:
         _move_shape_readers(plan, editor)
@@ -303,6 +307,19 @@ def _require_head_size(match: Attention) -> None:
         if size is not None and size.value is not None and size.value > MAX_GPU_HEAD:
             detail = f"a head has {size.value} elements, and the GPU kernel supports at most {MAX_GPU_HEAD}"
             raise Refusal(Code.WRONG_SHAPE, detail, match.scores)
+
+
+def _small_scores(match: Attention) -> str:
+    """Returns why plain attention with few queries and keys for its head size is faster without fusion, or ""."""
+    queries, keys = (size.value for size in score_dims(match)[-2:])
+    head = match.graph.shapes.dim(match.q.value, match.q.perm[-1]).value
+    if queries is None or keys is None or head is None or match.terms or match.conditions:
+        return ""
+    if match.softmax.op_type != "Softmax":
+        return ""  # an Attention node, which would run in the same kernel
+    if head <= WIDE_HEAD or head < LEAST_RATIO * max(queries, keys):
+        return ""
+    return f"{queries} queries and {keys} keys are few for heads of {head} elements"
 
 
 def _origin_of_axis(value: ir.Value | None, axis: int, graph: GraphView) -> str | None:

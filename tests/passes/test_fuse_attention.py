@@ -127,6 +127,19 @@ def test_head_size_of_the_gpu_kernel(device: str, size: int, fused: bool) -> Non
         assert after.codes() == ["WRONG_SHAPE"]
 
 
+@pytest.mark.parametrize(
+    ("device", "rows", "size", "fused"),
+    [("cuda", 32, 196, False), ("rocm", 49, 196, False), ("cuda", 50, 196, True), ("cuda", 8, 128, True),
+     ("cpu", 32, 196, True)],
+)  # fmt: skip
+def test_attention_over_few_channels_is_not_fused_on_gpus(device: str, rows: int, size: int, fused: bool) -> None:
+    text = f"""g (float[2, 4, {rows}, {size}] q, float[2, 4, {size}, {rows}] k, float[2, 4, {rows}, {size}] v)
+        => (float[2, 4, {rows}, {size}] y) {{ s = MatMul(q, k) {SOFTMAX} y = MatMul(p, v) }}"""
+    after = rewrite(model_from_text(text), [FuseAttention()], device=device)
+    assert ("FusedAttention" in after.op_types) == fused, after.remarks
+    assert after.codes() == ["APPLIED" if fused else "NO_GAIN"]
+
+
 def test_against_float64() -> None:
     model = core(f"m = Mul(s, c)\n b = Add(m, bias)\n {SOFTMAX.replace('(s)', '(b)')}", {"c": np.float32(0.37)},
                  extra=", float[4, S, T] bias")  # fmt: skip
