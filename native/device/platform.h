@@ -110,10 +110,10 @@ struct KernelEntry {
 #define DYNAMIC_SHARED(name, Type) extern __attribute__((shared)) __attribute__((aligned(16))) Type name[]
 #endif
 #if defined(__CUDACC__)
-#define LARGE_SHARED(name, ...)                                                             \
-  extern __attribute__((shared)) __attribute__((aligned(16))) unsigned char name##_bytes[]; \
+#define LARGE_SHARED(name, ...)                                                               \
+  extern __attribute__((shared)) __attribute__((aligned(1024))) unsigned char name##_bytes[]; \
   auto& name = *reinterpret_cast<__VA_ARGS__*>(name##_bytes)
-#else
+#elif defined(__AMDGCN__)
 #define LARGE_SHARED SHARED
 #endif
 

@@ -124,14 +124,22 @@ constexpr bool runs_on(Targets targets, bool copies_to_lds) {
   TILE(144x48x4, kNone, kAll, kNone, kNone, 1, shape(144, 48, 48, 48, 128, 3, 4),                          \
        no_shape(), shape(48, 48, 48, 48, 64, 3, 2), no_cost(), cost(0.443, 900, 9500), no_cost())
 
+// Tiles of NVIDIA's warpgroups (pipelines/wgmma.h) for packed weights of 4 and 8 bits. A tile has 128 columns of Y.
+// Columns: size; targets (kAll: NVIDIA, and the CPU with waves of 32 for tests); rows of Y; clocks of a step of 64
+// indices k, and of a tile before its first step and after its last, both fitted to an H200 with 4 bits.
+#define GEMM_WARPGROUP_TILES(TILE)              \
+  TILE(256x128, kCopiesToLds, 256, 1815, 11500) \
+  TILE(128x128, kAll,         128, 1670, 5700)
+
 // clang-format on
 
 // All tiles, for tests and tuning to choose from. The macros for rows paste names, as templates cannot.
 #define GEMM_TILE(name, type, ...) k##name##_##type,
 #define GEMM_ALIGNED_TILE(name, ...) kAligned##name,
+#define GEMM_WARPGROUP_TILE(name, ...) kWarpgroup##name,
 enum class GemmTile {
   GEMM_VECTOR_TILES(GEMM_TILE) GEMM_VECTOR_F16_TILES(GEMM_TILE) GEMM_STRIDED_TILES(GEMM_TILE)
-      GEMM_ALIGNED_TILES(GEMM_ALIGNED_TILE)
+      GEMM_ALIGNED_TILES(GEMM_ALIGNED_TILE) GEMM_WARPGROUP_TILES(GEMM_WARPGROUP_TILE)
 };
 
 struct VectorTile {
@@ -177,6 +185,17 @@ struct AlignedTile {
   {GemmTile::kAligned##name, #name,         Targets::dense, Targets::halo, \
    Targets::packed,          Targets::int8, __VA_ARGS__},
 constexpr AlignedTile kAlignedTiles[] = {GEMM_ALIGNED_TILES(GEMM_ALIGNED_ROW)};
+
+struct WarpgroupTile {
+  GemmTile tile;
+  const char* name;
+  Targets targets;
+  int rows;
+  double step, overhead;
+};
+#define GEMM_WARPGROUP_ROW(name, targets, ...) \
+  {GemmTile::kWarpgroup##name, #name, Targets::targets, __VA_ARGS__},
+constexpr WarpgroupTile kWarpgroupTiles[] = {GEMM_WARPGROUP_TILES(GEMM_WARPGROUP_ROW)};
 
 // The costs of aligned tiles on AMD, counted in the machine code for gfx942 and gfx1100, not measured
 // (docs/measurements/gpu_tiles_amd.md). Columns: mfma (waves of 64), wmma (waves of 32).

@@ -56,6 +56,13 @@ TILED = (
 )  # fmt: skip
 TILED_BLOCKS = (32, 16, 64, 128, 32, 16, 256)
 
+# The same for warpgroups: NVIDIA and the CPU with waves of 32 have the kernels.
+WARPGROUPS = (
+    (17, 40, 64, 32, "bytes", True), (33, 33, 136, 96, "", False), (128, 128, 128, 128, "numbers", False),
+    (130, 24, 96, 32, "bytes", False), (20, 130, 520, 64, "bytes", True), (129, 129, 8, 64, "", True),
+    (150, 8, 1096, 32, "bytes", False), (24, 136, 1032, 256, "numbers", True), (140, 136, 328, 96, "bytes", True),
+)  # fmt: skip
+
 
 def drawn(
     dtype: Any, M: int, N: int, K: int, bits: int, size: int, points: str, g_idx: bool, bias: bool
@@ -143,6 +150,15 @@ def tiled(tile: tiles.Tile) -> Iterator[Case]:
             yield case(name, np.float16, M, N, K, bits, size, points, False, bias, True, tile.number)
 
 
+def warpgroups(tile: tiles.Tile) -> Iterator[Case]:
+    """Yields a case for 4 and 8 bits and each problem of WARPGROUPS. Devices without the tile run another kernel."""
+    for bits in (4, 8):
+        for M, N, least, size, points, bias in WARPGROUPS:
+            K = in_packs(least, bits, size)
+            name = f"matmul_nbits_warpgroups_{bits}_{tile.size}_f16-{M}x{N}x{K}x{size}"
+            yield case(name, np.float16, M, N, K, bits, size, points, False, bias, True, tile.number)
+
+
 def cases() -> Iterator[Case]:
     for suffix, dtype in FLOATS:
         for sizes in SIZES:
@@ -161,5 +177,6 @@ def cases() -> Iterator[Case]:
             yield case(name, np.float16, M, N, K, bits, size, points, False, bias, aligned=True)
     # More columns than work-groups at a time, and more slices of K than waves: a wave has several tiles and slices.
     yield case("matmul_nbits_rows_4_f16-several", np.float16, 2, 1700, 2080, 4, 32, "bytes", False, True, aligned=True)
+    yield from warpgroups(tiles.WARPGROUP[-1])
     for tile in tiles.PACKED:
         yield from tiled(tile)

@@ -119,3 +119,23 @@ def test_the_choice_changes_only_for_a_clear_gain(arch: str, harness: Harness) -
         changed += is_better
         assert planned(harness, arch, *shape) == (counted if is_better else fitted), shape
     assert 0 < changed < len(SHAPES)
+
+
+@pytest.mark.parametrize(
+    ("M", "bits", "size", "kernel"),
+    [
+        (1024, 4, 32, "warpgroups_4_256x128_f16"),
+        (256, 8, 128, "warpgroups_8_256x128_f16"),
+        (128, 4, 32, "warpgroups_4_128x128_f16"),
+        (1024, 2, 32, "2_256x128_f16"),  # warpgroups have no kernels for 2 bits and for small blocks
+        (1024, 4, 16, "4_256x128_f16"),
+    ],
+)
+def test_many_rows_of_packed_weights_run_on_warpgroups(
+    M: int, bits: int, size: int, kernel: str, harness: Harness
+) -> None:
+    sizes = (c_int64(M), c_int64(14336), c_int64(4096), c_int(bits), c_int64(size))
+    flags = (c_int * 5)(True, True, False, False, True)
+    facts = harness.typical_facts("sm_90")
+    plan = harness.plan("matmul_nbits", facts, c_int(1), *sizes, flags, c_int32(-1))
+    assert [launch["kernel"] for launch in plan.launches] == [f"matmul_nbits_{kernel}"]

@@ -78,7 +78,8 @@ struct Machine {
   // A double buffer: a work-item writes one half while others still read its previous value in the other
   // half.
   alignas(64) char exchanged[2][kMaxThreads][kExchangeBytes];
-  alignas(64) char lds[kLdsBytes];
+  alignas(1024) char lds[kNvidiaLdsBytes];
+  size_t lds_bytes = sizeof lds;  // that may have been written
   alignas(64) char dynamic[kLdsBytes];
   bool lds_is_clean = false, dynamic_is_clean = false;
   Jump scheduler;
@@ -222,7 +223,7 @@ void run_waves(std::mt19937* random) {
 }
 
 void run_group(Dim3 block_index, std::mt19937* random, const std::function<void()>& reorder) {
-  if (!m.lds_is_clean) std::memset(m.lds, 0xff, sizeof m.lds);
+  if (!m.lds_is_clean) std::memset(m.lds, 0xff, m.lds_bytes);
   if (!m.dynamic_is_clean) std::memset(m.dynamic, 0xff, sizeof m.dynamic);
   m.lds_is_clean = m.dynamic_is_clean = true;
   for (size_t i = 0; i < m.threads; ++i) {
@@ -256,8 +257,9 @@ void add_kernel(const char* name, void (*kernel)(), int max_threads, Entry entry
   }
 }
 
-void* static_lds() {
+void* static_lds(size_t bytes) {
   m.lds_is_clean = false;
+  m.lds_bytes = bytes;
   return m.lds;
 }
 void* dynamic_lds() {

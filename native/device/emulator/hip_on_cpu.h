@@ -22,7 +22,11 @@
 #define GRAPHOPT_GLOBAL(bounds)
 #define SHARED(name, ...)                                                                           \
   static_assert(sizeof(__VA_ARGS__) <= graphopt::hip::kLdsBytes, "more LDS than a work-group has"); \
-  auto& name = *static_cast<__VA_ARGS__*>(graphopt::hip::cpu::static_lds())
+  auto& name = *static_cast<__VA_ARGS__*>(graphopt::hip::cpu::static_lds(sizeof(__VA_ARGS__)))
+// Kernels for NVIDIA only may have more LDS than AMD has.
+#define LARGE_SHARED(name, ...)                                                                           \
+  static_assert(sizeof(__VA_ARGS__) <= graphopt::hip::kNvidiaLdsBytes, "more LDS than a work-group has"); \
+  auto& name = *static_cast<__VA_ARGS__*>(graphopt::hip::cpu::static_lds(sizeof(__VA_ARGS__)))
 #define DYNAMIC_SHARED(name, Type) Type* name = static_cast<Type*>(graphopt::hip::cpu::dynamic_lds())
 
 namespace graphopt::hip {
@@ -53,7 +57,7 @@ struct WorkItem {
 };
 extern WorkItem* current;
 
-void* static_lds();
+void* static_lds(size_t bytes);
 void* dynamic_lds();
 void wait_for_group();
 void wait_for_wave();

@@ -52,16 +52,25 @@ class PackedLines {
   // These take addresses in line 0 and load the same part of `line`.
   template <class T>
   DEVICE T load(const uint8_t* weights, uint32_t line) const {
-    return *reinterpret_cast<const T*>(weights + offset(line, layout_.row_bytes));
+    return *reinterpret_cast<const T*>(at(weights, line));
+  }
+  DEVICE const uint8_t* at(const uint8_t* weights, uint32_t line) const {
+    return weights + offset(line, layout_.row_bytes);
   }
   DEVICE BlockBits load_block(const BlockAddresses& first, uint32_t line) const {
     const uint8_t* const scale =
         first.scale + offset(line, layout_.blocks * static_cast<int>(sizeof(half_t)));
-    const uint8_t* const zero_point = first.zero_point + offset(line, layout_.zero_point_row_bytes);
-    BlockBits bits = {*reinterpret_cast<const half_t*>(scale), 0};
-    bits.zero_point =
-        layout_.zero_point_bits == 16 ? *reinterpret_cast<const uint16_t*>(zero_point) : *zero_point;
-    return bits;
+    return load_block({scale, first.zero_point + offset(line, layout_.zero_point_row_bytes)});
+  }
+  // Returns the addresses of the first block of a line, and loads a block of such a line.
+  DEVICE BlockAddresses line_blocks(uint32_t line) const {
+    return {reinterpret_cast<const uint8_t*>(scales_) +
+                offset(line, layout_.blocks * static_cast<int>(sizeof(half_t))),
+            zero_points_ + offset(line, layout_.zero_point_row_bytes)};
+  }
+  DEVICE BlockBits load_block(const BlockAddresses& of_line, int block) const {
+    return load_block({of_line.scale + block * static_cast<int>(sizeof(half_t)),
+                       of_line.zero_point + static_cast<uint32_t>(block * layout_.zero_point_bits) / 8});
   }
   // Returns at which bit of its first byte the zero point of a block begins.
   DEVICE int zero_point_bit(int block) const { return block * layout_.zero_point_bits % 8; }
@@ -82,6 +91,13 @@ class PackedLines {
   DEVICE static ptrdiff_t start(int line, int length) { return static_cast<ptrdiff_t>(line) * length; }
   DEVICE static uint64_t offset(uint32_t line, int length) {
     return multiply_wide(line, static_cast<uint32_t>(length));
+  }
+
+  DEVICE BlockBits load_block(const BlockAddresses& from) const {
+    BlockBits bits = {*reinterpret_cast<const half_t*>(from.scale), 0};
+    bits.zero_point = layout_.zero_point_bits == 16 ? *reinterpret_cast<const uint16_t*>(from.zero_point)
+                                                    : *from.zero_point;
+    return bits;
   }
 
   const PackedWeights& layout_;

@@ -57,4 +57,26 @@ struct NBitsGemmArgs : Arguments<8, size_with_epilogue(148)> {
   Epilogue epilogue;
 };
 
+// Many rows on NVIDIA's warpgroups (warpgroup.hip). A work-group computes kNBitsWarpgroupColumns columns of Y for some
+// rows; `down` work-groups have the same columns. LDS has kNBitsWarpgroupStages steps of kNBitsWarpgroupDepth indices k.
+constexpr int kNBitsWarpgroupThreads = 256, kNBitsWarpgroupColumns = 128, kNBitsWarpgroupDepth = 64;
+constexpr int kNBitsWarpgroupStages = 4;
+constexpr int kNBitsWarpgroupBlock = 32;  // block sizes are multiples of this number
+// Bytes of LDS: elements of A and packed weights of these steps, and dequantized weights of three steps.
+constexpr int warpgroup_lds(int rows, int bits) {
+  return kNBitsWarpgroupDepth * (kNBitsWarpgroupStages * (rows * 2 + kNBitsWarpgroupColumns * bits / 8) +
+                                 3 * kNBitsWarpgroupColumns * 2);
+}
+
+struct NBitsWarpgroupArgs : Arguments<6, 120> {
+  In a;
+  Constant b, scales, zero_points;
+  Constant bias;  // [N] or null
+  Out y;
+  PackedWeights weights;
+  int32_t M, N, K;
+  int32_t is_aligned;  // rows of Y consist of packs of 16 bytes
+  Divisor down;
+};
+
 }  // namespace graphopt::hip

@@ -159,6 +159,47 @@ Plan gemm_plan(const NBitsProblem& p, const AlignedTiling& tiling, const DeviceF
   return plan;
 }
 
+// The work-groups of a kernel for warpgroups.
+struct WarpgroupGrid {
+  const hip::WarpgroupTile* tile = nullptr;
+  int64_t down = 0, across = 0;
+  double clocks = 0;  // estimated clocks of the busiest compute unit
+};
+
+// Selects the tile with the fewest estimated clocks, or `wanted`. Returns no value if there is none for the problem.
+std::optional<WarpgroupGrid> choose_warpgroups(const NBitsProblem& p, const DeviceFacts& device,
+                                               std::optional<GemmTile> wanted) {
+  const Architecture& arch = architecture(device.arch);
+  const bool nvidia = arch.matrix == hip::Matrix::kMma;
+  const bool emulated = arch.matrix == hip::Matrix::kEmulated && arch.wave == 32;
+  if (p.bits == 2 || p.size % hip::kNBitsWarpgroupBlock != 0 || !(nvidia || emulated)) return std::nullopt;
+  std::optional<WarpgroupGrid> best;
+  for (const hip::WarpgroupTile& tile : hip::kWarpgroupTiles) {
+    if (!hip::runs_on(tile.targets, nvidia) || (wanted && *wanted != tile.tile)) continue;
+    WarpgroupGrid grid = {&tile, divide_up(p.M, tile.rows), divide_up(p.N, hip::kNBitsWarpgroupColumns), 0};
+    const int64_t groups = divide_up(grid.down * grid.across, device.compute_units);
+    const int64_t steps = divide_up(p.K, hip::kNBitsWarpgroupDepth);
+    grid.clocks = static_cast<double>(groups) * (static_cast<double>(steps) * tile.step + tile.overhead);
+    if (!best || grid.clocks < best->clocks) best = grid;
+  }
+  return best;
+}
+
+Plan warpgroup_plan(const NBitsProblem& p, const WarpgroupGrid& grid, const DeviceFacts& device) {
+  hip::NBitsWarpgroupArgs args = {};
+  fill(args, p, true);
+  args.is_aligned = p.N % 8 == 0;
+  args.down = make_divisor(grid.down);
+  Plan plan;
+  Launch& launch = plan.launch(
+      kernel_name({"matmul_nbits_warpgroups_", p.bits == 4 ? "4_" : "8_", grid.tile->name, "_f16"}),
+      {to_u31(grid.down * grid.across)}, hip::kNBitsWarpgroupThreads, args);
+  if (architecture(device.arch).matrix == hip::Matrix::kMma) {
+    launch.lds = static_cast<uint32_t>(hip::warpgroup_lds(grid.tile->rows, p.bits));
+  }
+  return plan;
+}
+
 // Plans a kernel on the matrix units. Returns no value if there is none for the problem.
 std::optional<Plan> matrix_plan(const NBitsProblem& p, bool half, bool aligned, const DeviceFacts& device,
                                 std::optional<GemmTile> wanted) {
@@ -169,6 +210,9 @@ std::optional<Plan> matrix_plan(const NBitsProblem& p, bool half, bool aligned, 
     return hip::runs_on(tile.packed_kernels, copies_to_lds) ? std::optional(tile.dense_cost) : std::nullopt;
   };
   const auto tiling = choose_aligned(p.M, p.N, p.K, 1, device, wanted, kMaxSplits, cost_of);
+  const auto warpgroups = choose_warpgroups(p, device, wanted);
+  if (warpgroups && (!tiling || warpgroups->clocks < tiling->clocks))
+    return warpgroup_plan(p, *warpgroups, device);
   return tiling ? std::optional(gemm_plan(p, *tiling, device)) : std::nullopt;
 }
 

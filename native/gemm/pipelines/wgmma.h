@@ -1,0 +1,110 @@
+// The matrix instruction of NVIDIA's warpgroups, which are four waves: float32 [64 x kColumns] += float16 [64 x 16] x
+// [16 x kColumns], with both operands in LDS. Multiplications are asynchronous. Source: the PTX ISA, "Asynchronous
+// Warpgroup Level Matrix Instructions". On the CPU, the instruction is emulated for tests.
+//
+// Wave w of a warpgroup has the sums of rows 16 w to 16 w + 15. Sum 4 t + i of a work-item is in row lane / 4 +
+// 8 (i / 2) of them and in column 8 t + 2 (lane % 4) + i % 2.
+//
+// LDS has a row of 64 elements for each row of the left operand and each column of the right one. Pack p of row r is
+// stored at swizzled(p, r), so that neighbouring rows use different banks. The first row begins at a multiple of 1,024.
+#pragma once
+
+#include "device/platform.h"
+
+// Targets with the instruction, and the CPU.
+#if defined(__CUDACC__) || GRAPHOPT_WAVE == 32
+#define GRAPHOPT_WARPGROUPS 1
+#endif
+
+#if GRAPHOPT_WARPGROUPS
+
+namespace graphopt::hip {
+
+#if defined(__CUDACC__)
+// The sums as operands of assembly. Macros because assembly names each register.
+#define WARPGROUP_SUMS_8(i)                                                                   \
+  "+f"(v[i]), "+f"(v[i + 1]), "+f"(v[i + 2]), "+f"(v[i + 3]), "+f"(v[i + 4]), "+f"(v[i + 5]), \
+      "+f"(v[i + 6]), "+f"(v[i + 7])
+#define WARPGROUP_SUMS_32(i) \
+  WARPGROUP_SUMS_8(i), WARPGROUP_SUMS_8(i + 8), WARPGROUP_SUMS_8(i + 16), WARPGROUP_SUMS_8(i + 24)
+#endif
+
+template <int kColumns>
+struct WarpgroupInstruction {
+  static_assert(kColumns == 128 || kColumns == 256, "the instructions below");
+  static constexpr int kThreads = 128, kRows = 64, kDepth = 64;  // kDepth: elements of a row in LDS
+  using Rows = half_t[kDepth];
+  float v[kColumns / 2] = {};
+
+  DEVICE static int swizzled(int pack, int row) { return pack ^ row % 8; }
+
+#if defined(__CUDACC__)
+  // Makes data that this work-item has stored or copied to LDS visible to multiplications after the next barrier.
+  DEVICE static void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+  // Begins a group of multiplications, whose operands are complete.
+  DEVICE static void begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+  DEVICE static void end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+  // Waits for all groups except the last kGroups.
+  template <int kGroups>
+  DEVICE static void wait_except() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kGroups) : "memory");
+  }
+  // Starts a multiplication at 16 indices from k on.
+  DEVICE void multiply(const Rows* left, const Rows* right, int k) {
+    const uint64_t a = descriptor(left, k), b = descriptor(right, k);
+    if constexpr (kColumns == 256) {
+      asm volatile(
+          "{.reg .pred p; setp.eq.b32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
+          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+          "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+          "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+          "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+          "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+          "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+          "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+          "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+          "}, %128, %129, p, 1, 1, 0, 0;}"
+          : WARPGROUP_SUMS_32(0), WARPGROUP_SUMS_32(32), WARPGROUP_SUMS_32(64), WARPGROUP_SUMS_32(96)
+          : "l"(a), "l"(b));
+    } else {
+      asm volatile(
+          "{.reg .pred p; setp.eq.b32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+          "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+          "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+          "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+          "}, %64, %65, p, 1, 1, 0, 0;}"
+          : WARPGROUP_SUMS_32(0), WARPGROUP_SUMS_32(32)
+          : "l"(a), "l"(b));
+    }
+  }
+
+ private:
+  DEVICE static uint64_t descriptor(const Rows* rows, int k) {
+    // The swizzle is 1 << 62. Groups of 8 rows are 1,024 bytes apart, in units of 16 bytes.
+    constexpr uint64_t kLayout = uint64_t{1} << 62 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 16;
+    const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(rows)) + static_cast<uint32_t>(2 * k);
+    return kLayout | (address >> 4 & 0x3fff);
+  }
+#else
+  DEVICE static void publish() {}
+  DEVICE static void begin() {}
+  DEVICE static void end() {}
+  template <int kGroups>
+  DEVICE static void wait_except() {}
+  DEVICE void multiply(const Rows* left, const Rows* right, int first_k) {
+    const auto element = [](const Rows* rows, int row, int k) {
+      return to_float(rows[row][swizzled(k / 8, row) * 8 + k % 8]);
+    };
+    for (int s = 0; s < kColumns / 2; ++s) {
+      const int row = wave_id() % 4 * 16 + lane_id() / 4 + s % 4 / 2 * 8;
+      const int column = s / 4 * 8 + lane_id() % 4 * 2 + s % 2;
+      for (int k = first_k; k < first_k + 16; ++k) v[s] += element(left, row, k) * element(right, column, k);
+    }
+  }
+#endif
+};
+
+}  // namespace graphopt::hip
+
+#endif
