@@ -315,8 +315,7 @@ def print_selftest(tested: SelfTest, console: Console) -> None:
     for implementation, why in dict.fromkeys((r.implementation, r.refused) for r in tested.results if r.refused):
         say(f"not tried here: {plain(implementation)}: {plain(why)}", console)
     if tested.skipped:
-        counts = tested.skipped_groups()
-        skipped = ", ".join(f"{plain(group)} ({n})" for group, n in counts.items())
+        skipped = ", ".join(f"{plain(group)} ({n})" for group, n in tested.skipped_groups().items())
         say(f"not tested for lack of time; --selftest without --bench tests them: {skipped}", console)
     count = len(tested.sessions)
     colour = "red" if tested.failed_sessions else "green"
