@@ -259,7 +259,7 @@ def no_code_at_all(arch: str, *, amd: bool) -> Reason:
     compiler = "clang with lld that compiles for AMD GPUs" if amd else "nvcc"
     text = f"this library has no device code: there was no {compiler} when the wheel was built"
     remedy = "sudo apt install clang lld" if amd else "install CUDA's nvcc"
-    option = "" if amd else f" -C cmake.define.GRAPHOPT_CUDA_ARCHS={arch.removeprefix('sm_')}"
+    option = "" if amd else f" -C cmake.define.GRAPHOPT_CUDA_ARCHS={arch}"
     return Reason("no_code_at_all", text, f"{remedy}; pip install --force-reinstall --no-deps .{option}")
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from graphopt.runtime.routes import Reason, Route, missing_libraries, routes
+from graphopt.runtime.routes import Reason, Route, missing_libraries, no_code_at_all, routes
 
 pytestmark = pytest.mark.once
 
+NATIVE = Path(__file__).resolve().parents[2] / "native"
 OURS = "GraphoptExecutionProvider"
 CODE = ["gfx1100", "gfx11-generic"]
 
@@ -111,6 +113,15 @@ def test_why_a_device_is_not_used(problem: str, library_code: list[str], code: s
     bad = device(arch="gfx1036", code="", problem={"code": problem, "text": "why"}, libraries=[])
     why = reason(shown(bad, code=library_code))
     assert (why.code, remedy in why.remedy, bool(why.remedy)) == (code, True, bool(remedy))
+
+
+def test_the_build_for_an_nvidia_gpu_is_named_as_the_build_reads_it() -> None:
+    why = no_code_at_all("sm_90", amd=False)
+    given = re.search(r"GRAPHOPT_CUDA_ARCHS=(\S+)", why.remedy)
+    assert given is not None
+    # native/device/CMakeLists.txt compiles for NVIDIA if the name begins like this.
+    listed = re.findall(r'\{"(sm_\w+)"', (NATIVE / "device" / "architectures.h").read_text())
+    assert given[1] in listed
 
 
 def test_one_device_is_enough_and_the_others_keep_their_reasons() -> None:
