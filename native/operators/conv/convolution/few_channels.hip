@@ -27,15 +27,14 @@ DEVICE void few_channels(const FewChannelsArgs& args) {
   }
   NO_UNROLL for (int m = 0; m < args.M; ++m) {
     const T* const filter = w + m * args.C;
-    const float first = bias != nullptr ? to_float(bias[m]) : 0.0f;
-    float sum[kWidth];
-    UNROLL for (int j = 0; j < kWidth; ++j) sum[j] = first;
+    const float shift = bias != nullptr ? to_float(bias[m]) : 0.0f;
+    float sum[kWidth] = {};
     UNROLL for (int c = 0; c < kFewChannels; ++c) {
       const float factor = c < args.C ? to_float(filter[c]) : 0.0f;
       UNROLL for (int j = 0; j < kWidth; ++j) sum[j] = fused_multiply_add(value[c][j], factor, sum[j]);
     }
     Vec<T, kWidth> out;
-    UNROLL for (int j = 0; j < kWidth; ++j) out.v[j] = from_float<T>(sum[j]);
+    UNROLL for (int j = 0; j < kWidth; ++j) out.v[j] = from_float<T>(sum[j] + shift);
     store_vec(to + static_cast<size_t>(m) * plane, out);
   }
 }
