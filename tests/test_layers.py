@@ -171,6 +171,7 @@ BUILT_ON = {
         *("elementwise", "fused_conv", "fused_conv_transpose", "linear", "matmul", "movement", "scale_shift"),
     },
     "fused_conv_transpose": {"fused_conv"},
+    "gather": {"movement"},
     "gather_block_quantized": {"gather"},
     "activation": {"elementwise"},
     "group_norm": {"elementwise"},

@@ -13,7 +13,8 @@ void* resolve(const Ref& ref, const Call& call) {
     case Ref::Kind::kNone:
       break;
     case Ref::Kind::kInput:
-      return call.inputs[ref.index].data;
+      return ref.at == 0 ? call.inputs[ref.index].data
+                         : static_cast<char*>(call.inputs[ref.index].data) + ref.at;
     case Ref::Kind::kOutput:
     case Ref::Kind::kOptional:
       return call.outputs[ref.index].data;
@@ -126,6 +127,11 @@ bool DeviceKernel::avoid_workspace(Call& call) {
   if (call.workspace_bytes == 0 || (call.failed & bit) != 0) return false;
   call.failed |= bit;
   return true;
+}
+
+int64_t DeviceKernel::part(const Call& call, size_t output) {
+  const std::vector<int64_t>& parts = call.state.get<Program>().parts;
+  return output < parts.size() ? parts[output] : -1;
 }
 
 bool DeviceKernel::run(Call& call) const { return call.state.get<Program>().run(call); }

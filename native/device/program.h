@@ -17,9 +17,9 @@ struct Ref {
   enum class Kind : uint8_t { kNone, kInput, kOutput, kOptional, kWorkspace, kAddress };
   Kind kind = Kind::kNone;
   uint32_t index = 0;  // index of the input or output
-  int64_t at = 0;      // kWorkspace: offset in bytes; kAddress: the address
+  int64_t at = 0;      // kInput, kWorkspace: offset in bytes; kAddress: the address
 
-  static Ref input(size_t i) { return {Kind::kInput, static_cast<uint32_t>(i), 0}; }
+  static Ref input(size_t i, int64_t offset = 0) { return {Kind::kInput, static_cast<uint32_t>(i), offset}; }
   static Ref output(size_t i) { return {Kind::kOutput, static_cast<uint32_t>(i), 0}; }
   // An output that the node may omit. The step still runs, with a null address.
   static Ref optional_output(size_t i) { return {Kind::kOptional, static_cast<uint32_t>(i), 0}; }
@@ -58,6 +58,9 @@ class Program {
   size_t workspace_bytes() const { return static_cast<size_t>(bytes_); }
   // Index of the operator's implementation, which is marked as failed if its library refuses.
   uint32_t implementation = 0;
+  // For each output: the offset in bytes of the adjacent bytes of input 0 that it consists of, or -1. Empty: all are -1.
+  // The output may be stored there, if the operator's Reuse is kParts.
+  std::vector<int64_t> parts;
   // Returns false if a library has refused.
   bool run(Call& call) const;
 
@@ -92,6 +95,8 @@ class DeviceKernel : public Kernel {
   // for its workspace. Returns false if the implementation needs no workspace, or if it was already excluded,
   // which means that no other implementation is left.
   static bool avoid_workspace(Call& call);
+  // Returns Program::parts of an output of a planned call.
+  static int64_t part(const Call& call, size_t output);
 
  protected:
   // Adds the steps to `program` and sets the outputs of the call.

@@ -26,11 +26,12 @@ enum class Operand {
   kAny,     // any type; the kernel checks it
 };
 
-// How output 0 may share the memory of input 0.
+// How outputs may share the memory of input 0.
 enum class Reuse {
   kNone,
   kAlias,    // output 0 has the bytes of input 0 and may be the same memory
   kInplace,  // output 0 may be written over input 0
+  kParts,    // outputs may be stored in input 0 where gpu::DeviceKernel::part says so
 };
 
 enum class Where {

@@ -363,6 +363,83 @@ def test_tensors_that_share_memory(name: str, worker: ProcessPoolExecutor) -> No
     assert same and events["compiled"] == 1
 
 
+# Slice reads rows [begin, end), SliceColumns columns; the rows of x have 256 bytes, which is the alignment of parts.
+PARTS: Mapping[str, tuple[list[tuple[Any, ...]], list[str]]] = {
+    # name: (nodes, outputs)
+    "two parts": (
+        [("Neg", "x", "a"), ("Slice", "a", "p", 0, 2), ("Slice", "a", "q", 2, 6), ("Relu", "q", "r"),
+         ("Concat", "p r", "y")],
+        ["y"],
+    ),
+    "a part of a part": (
+        [("Neg", "x", "a"), ("Slice", "a", "p", 1, 5), ("Slice", "p", "q", 2, 4), ("Tanh", "q", "y")], ["y"],
+    ),
+    "parts as outputs": (
+        [("Neg", "x", "a"), ("Slice", "a", "p", 0, 2), ("Slice", "a", "y", 0, 6), ("Relu", "p", "z")],
+        ["a", "p", "y", "z"],
+    ),
+    "a view of a part as an output": (
+        [("Neg", "x", "a"), ("Slice", "a", "p", 2, 6), ("Flatten", "p", "y"), ("Slice", "a", "q", 0, 3),
+         ("Flatten", "q", "z"), ("Relu", "a", "b")],
+        ["y", "z", "b"],
+    ),
+    "a part of an output": ([("Neg", "x", "a"), ("Slice", "a", "p", 3, 6), ("Relu", "p", "y")], ["a", "y"]),
+    "over a part": (
+        [("Neg", "x", "a"), ("Slice", "a", "p", 0, 3), ("Relu", "p", "b"), ("Concat", "a b", "y")], ["y"],
+    ),
+    "over a value that a part still shows": (
+        [("Neg", "x", "a"), ("Slice", "a", "p", 3, 6), ("Relu", "a", "b"), ("Concat", "b p", "y")], ["y"],
+    ),
+    "parts of the input": (
+        [("Slice", "x", "p", 0, 3), ("Slice", "x", "q", 3, 6), ("Add", "p q", "y"), ("Relu", "p", "z")], ["y", "z"],
+    ),
+    "columns": (
+        [("Neg", "x", "a"), ("SliceColumns", "a", "p", 0, 32), ("SliceColumns", "a", "q", 32, 64), ("Add", "p q", "y")],
+        ["y"],
+    ),
+    "rows that are not aligned": (
+        [("SliceColumns", "x", "c", 0, 63), ("Slice", "c", "p", 1, 3), ("Slice", "c", "q", 3, 5), ("Add", "p q", "y")],
+        ["y"],
+    ),
+    "parts of Gather": (
+        [("Neg", "x", "a"), ("Gather", "a", "p", 2), ("Gather", "a", "q", 5), ("Add", "p q", "y"), ("Relu", "q", "z")],
+        ["y", "z"],
+    ),
+    "parts of Split": (
+        [("Neg", "x", "a"), ("Split", "a", "p q r"), ("Add", "p q", "b"), ("Mul", "b r", "y"), ("Relu", "q", "z")],
+        ["y", "z"],
+    ),
+    "an empty part": ([("Neg", "x", "a"), ("Slice", "a", "p", 3, 3), ("Concat", "p a", "y")], ["y"]),
+}  # fmt: skip
+
+
+def nodes_of_parts(name: str) -> tuple[list[onnx.NodeProto], dict[str, Array]]:
+    """Returns the nodes of an entry of PARTS, and their constants."""
+    nodes, constants = [], {f"number {i}": np.asarray([i], np.int64) for i in range(65)}
+    for op, inputs, outputs, *span in PARTS[name][0]:
+        given = inputs.split() + [f"number {i}" for i in span]
+        if op.startswith("Slice"):
+            given.append(f"number {int(op == 'SliceColumns')}")
+        attributes: dict[str, Any] = {"axis": 0} if op in ("Concat", "Split") else {}
+        nodes.append(helper.make_node(op.removesuffix("Columns"), given, outputs.split(), **attributes))
+    read = {name for node in nodes for name in node.input}
+    return nodes, {name: array for name, array in constants.items() if name in read}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_tensors_share_memory(name: str, worker: ProcessPoolExecutor) -> None:
+    nodes, constants = nodes_of_parts(name)
+    x = signed(np.random.default_rng(1), 6, 64)
+    model = model_of(nodes, {"x": x}, PARTS[name][1], constants)
+    feeds: list[Feeds] = [{"x": x}, {"x": -x}, {"x": 2 * x}]
+    wanted = new_session(model, devices=0)
+    got, events = worker.submit(runs, model, feeds, {"min_nodes": "1"}).result()
+    assert events["compiled"] == 1
+    for given, outputs in zip(feeds, got, strict=True):
+        for a, b in zip(outputs, wanted.run(None, dict(given)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
 def test_constants_are_kept_by_the_region(worker: ProcessPoolExecutor) -> None:
     """Constants on the device and on the host: with two readers, read through a view, and without elements."""
     rng = np.random.default_rng(2)

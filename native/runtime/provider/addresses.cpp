@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "device/program.h"
 #include "runtime/provider/arena.h"
 
 namespace graphopt::provider {
@@ -11,7 +12,7 @@ namespace {
 
 static_assert(kArenaAlignment == kSiblingAlignment);
 
-// Assigns a storage to each value. Views and in-place outputs share the storage of another value.
+// Assigns a storage to each value. Views, parts and in-place outputs share the storage of another value.
 class Placement {
  public:
   Placement(const Steps& steps, std::vector<void*> uploads, RegionPlan& plan)
@@ -74,8 +75,8 @@ class Placement {
   }
 
  private:
-  // Bytes that several values share: a value in the arena or an output, its views, and results that are computed
-  // in place.
+  // Bytes that several values share: a value in the arena or an output, its views and parts, and results that are
+  // computed in place.
   struct Storage {
     Lifetime lifetime;
     int output = -1;
@@ -99,11 +100,15 @@ class Placement {
     int shared = -1;
     if (i == 0 && step.reuse == Reuse::kAlias) {
       if (first_storage < 0 && value.output < 0 && resolve_view(v, first)) return;
-      if (first_storage >= 0 &&
-          (value.output < 0 || (storage(first_storage).output < 0 && !storage(first_storage).siblings))) {
+      if (first_storage >= 0 && (value.output < 0 || can_be_output(first.index, tensor))) {
         shared = first_storage;
         offset_of_[v] = offset_of_[first.index];
       }
+    }
+    const int64_t part = step.reuse == Reuse::kParts ? gpu::DeviceKernel::part(plan_.calls[s], i) : -1;
+    if (part >= 0 && first_storage >= 0 && value.output < 0) {
+      shared = first_storage;
+      offset_of_[v] = offset_of_[first.index] + static_cast<size_t>(part);
     }
     if (i == 0 && step.reuse == Reuse::kInplace && first_storage >= 0 &&
         can_overwrite(first_storage, s, tensor)) {
@@ -121,6 +126,12 @@ class Placement {
     storage(shared).lifetime.last = std::max(storage(shared).lifetime.last, value.last);
     if (value.output >= 0) storage(shared).output = value.output;
     storage_of_[v] = shared;
+  }
+
+  // Returns true if the storage of a value contains no other bytes and is not an output of the region.
+  bool can_be_output(size_t v, const Tensor& tensor) {
+    const Storage& of = storage(storage_of_[v]);
+    return of.output < 0 && !of.siblings && of.lifetime.bytes == tensor.bytes();
   }
 
   // Resolves value v as a view of an operand without storage: an input, a constant or another view. Returns
@@ -171,7 +182,8 @@ class Placement {
       const Address& fixed = fixed_[operand.index];
       if (fixed.base != Address::Base::kNone) plan_.slots.push_back({&tensor.data, fixed});
     } else if (storage(number).output >= 0) {
-      add_slot(&tensor.data, Address::Base::kOutput, static_cast<size_t>(storage(number).output), 0);
+      add_slot(&tensor.data, Address::Base::kOutput, static_cast<size_t>(storage(number).output),
+               offset_of_[operand.index]);
     } else if (tensor.bytes() > 0) {
       add_slot(&tensor.data, Address::Base::kArena, 0,
                arena_.offsets[storage(number).number] + offset_of_[operand.index]);

@@ -3,11 +3,13 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
 #include "device/libraries/libraries.h"
 #include "operators/layout.h"
+#include "operators/movement/gather/op.h"
 #include "runtime/abi/error.h"
 #include "runtime/provider/arena.h"
 #include "runtime/provider/input_slices.h"
@@ -48,11 +50,21 @@ class RegionNode final : public Node {
     return i < constants_.size() ? constants_[i] : std::nullopt;
   }
   std::optional<AttributeValue> find(const char* key, AttributeType type) const override {
+    if (op == "Gather" && type == AttributeType::kInt && std::string_view(key) == kConstantIndex)
+      return constant_index();
     return node_.find(key, type);
   }
   std::optional<Number> find_number(const char* key) const override { return node_.find_number(key); }
 
  private:
+  // Returns the index of a Gather of one constant index. The kernel reads the constant on the device.
+  std::optional<AttributeValue> constant_index() const {
+    const std::optional<Tensor> index = node_.is_constant(1) ? node_.constant(1) : std::nullopt;
+    if (!index || index->shape.elements() != 1) return std::nullopt;
+    return AttributeValue(index->type == ElementType::kInt32 ? int64_t{*index->as<const int32_t>()}
+                                                             : *index->as<const int64_t>());
+  }
+
   const NodeInGraph& node_;
   std::vector<std::optional<Tensor>> constants_;
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "operators/movement/gather/indexed.h"
+#include "operators/movement/movement/op.h"
 
 namespace graphopt {
 void require_equal_ranks(const Call& call) {
@@ -50,17 +51,26 @@ std::string refuse_tuples(const Node& node) {
 namespace {
 
 Planner plan_gather(const Node& node) {
-  return [given = node.get_int("axis", 0)](Call& call, Program& program) {
-    const Tensor &x = call.input(0), &index = call.input(1);
-    const size_t axis = axis_of(given, x.shape.rank());
-    gpu::GatherProblem p;
-    std::tie(p.outer, p.size, p.inner) = split_at(x.shape, axis);
-    p.indices = index.shape.elements();
-    p.bytes = bytes_of(x.type);
-    p.narrow = index.type == ElementType::kInt32;
-    const Ref out = set_output(call, 0, gathered(x.shape, index.shape, axis));
-    program.launch(gpu::gather_plan(p, call.aligned()), {Ref::input(0), Ref::input(1)}, {out});
-  };
+  return
+      [given = node.get_int("axis", 0), known = node.find_int(kConstantIndex)](Call& call, Program& program) {
+        const Tensor &x = call.input(0), &index = call.input(1);
+        const size_t axis = axis_of(given, x.shape.rank());
+        const int64_t size = x.shape[axis];
+        if (known && *known >= -size && *known < size && x.shape.elements(0, axis) == 1) {
+          const Shape y = gathered(x.shape, index.shape, axis);
+          gpu::StridedCopy part = gpu::copy_to(y, gpu::contiguous(y), bytes_of(x.type));
+          part.x_offset = (*known + (*known < 0 ? size : 0)) * x.shape.elements(axis + 1);
+          plan_part(call, program, part, 0);
+          return;
+        }
+        gpu::GatherProblem p;
+        std::tie(p.outer, p.size, p.inner) = split_at(x.shape, axis);
+        p.indices = index.shape.elements();
+        p.bytes = bytes_of(x.type);
+        p.narrow = index.type == ElementType::kInt32;
+        const Ref out = set_output(call, 0, gathered(x.shape, index.shape, axis));
+        program.launch(gpu::gather_plan(p, call.aligned()), {Ref::input(0), Ref::input(1)}, {out});
+      };
 }
 
 Planner plan_gather_elements(const Node& node) {
@@ -106,7 +116,7 @@ Planner plan_gather_nd(const Node& node) {
 }  // namespace
 
 void add_gather(Kernels& kernels) {
-  kernels.add_onnx("Gather", 1, 13, plan_gather).accepts_all_numbers();
+  kernels.add_onnx("Gather", 1, 13, plan_gather).reuses(Reuse::kParts).accepts_all_numbers();
   kernels.add_onnx("GatherElements", 11, 13, plan_gather_elements)
       .refused(refuse_elements)
       .accepts_all_numbers();

@@ -6,6 +6,9 @@
 
 namespace graphopt {
 
+// A Gather of one index that is constant also has the index as this attribute, in regions of nodes.
+constexpr const char* kConstantIndex = "constant_index";
+
 // Returns the output shape of Gather with `indices` along an axis of x.
 Shape gathered(const Shape& x, const Shape& indices, size_t axis);
 

@@ -109,9 +109,35 @@ namespace {
 
 using gpu::StridedCopy;
 
+// Returns whether elements with these strides are adjacent.
+bool is_contiguous(const Shape& shape, const std::vector<int64_t>& strides) {
+  const std::vector<int64_t> wanted = gpu::contiguous(shape);
+  for (size_t d = 0; d < shape.rank(); ++d) {
+    if (shape[d] != 1 && strides[d] != wanted[d]) return false;
+  }
+  return true;
+}
+
 void strided_copy(const Call& call, Program& program, const StridedCopy& copy, size_t x, Ref y) {
   program.launch(gpu::strided_copy_plan(copy, call.aligned()), {Ref::input(x)}, {y});
 }
+
+}  // namespace
+
+void plan_part(Call& call, Program& program, StridedCopy copy, size_t output) {
+  const Ref y = set_output(call, output, copy.shape);
+  const int64_t offset = copy.x_offset * copy.bytes;
+  if (!is_contiguous(copy.shape, copy.x_strides) || offset % static_cast<int64_t>(gpu::kMaxAlignment) != 0) {
+    strided_copy(call, program, copy, 0, y);
+    return;
+  }
+  program.parts.resize(call.outputs.size(), -1);
+  program.parts[output] = offset;
+  copy.x_offset = 0;
+  program.launch_unless_in_place(gpu::strided_copy_plan(copy, call.aligned()), {Ref::input(0, offset)}, {y});
+}
+
+namespace {
 
 struct Matrices {
   int64_t batch = 1, rows = 1, columns = 1;
@@ -161,8 +187,7 @@ Planner plan_transpose(const Node& node) {
 // Plans the copy of input 0 that kCopy describes.
 template <StridedCopy (*kCopy)(const Call&)>
 void plan_moved(Call& call, Program& program) {
-  const StridedCopy copy = kCopy(call);
-  strided_copy(call, program, copy, 0, set_output(call, 0, copy.shape));
+  plan_part(call, program, kCopy(call), 0);
 }
 
 // The repeats are input 1.
@@ -348,7 +373,7 @@ Planner plan_split(const Node& node, bool channels_last) {
       part[axis] = sizes[i];
       StridedCopy copy = gpu::copy_to(part, strides, bytes_of(x.type));
       copy.x_offset = at * strides[axis];
-      strided_copy(call, program, copy, 0, set_output(call, i, part));
+      plan_part(call, program, copy, i);
       at += sizes[i];
     }
   };
@@ -414,7 +439,10 @@ std::unique_ptr<Kernel> make_layout_change(gpu::Device& device, bool to_last) {
 
 void add_movement(Kernels& kernels) {
   kernels.add_onnx("Transpose", 1, 25, plan_transpose).accepts_all_numbers();
-  kernels.add_onnx("Expand", 8, 13, plan_moved<expanded>).reads_on_host({1}).accepts_all_numbers();
+  kernels.add_onnx("Expand", 8, 13, plan_moved<expanded>)
+      .reads_on_host({1})
+      .reuses(Reuse::kParts)
+      .accepts_all_numbers();
   kernels.add_onnx("Tile", 6, 13, plan_tile).reads_on_host({1}).accepts_all_numbers();
   kernels.add_onnx("DepthToSpace", 1, 28, plan_block_move, true)
       .refused(refuse_block_move)
@@ -422,10 +450,14 @@ void add_movement(Kernels& kernels) {
   kernels.add_onnx("SpaceToDepth", 1, 28, plan_block_move, false)
       .refused(refuse_block_move)
       .accepts_all_numbers();
-  kernels.add_onnx("Slice", 10, 13, plan_moved<sliced>).reads_on_host({1, 2, 3, 4}).accepts_all_numbers();
+  kernels.add_onnx("Slice", 10, 13, plan_moved<sliced>)
+      .reads_on_host({1, 2, 3, 4})
+      .reuses(Reuse::kParts)
+      .accepts_all_numbers();
   kernels.add_with_both_layouts("Concat", 4, 13, plan_concat).accepts_all_numbers().with_byte_layouts();
   kernels.add_with_both_layouts("Split", 2, 18, plan_split)
       .reads_on_host({1})
+      .reuses(Reuse::kParts)
       .accepts_all_numbers()
       .with_byte_layouts();
   kernels.add_onnx("Pad", 11, 25, plan_pad)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "blocks/gpu/walk_plan.h"
+#include "device/program.h"
 #include "operators/kernel.h"
 #include "operators/movement/movement/args.h"
 
@@ -71,6 +72,10 @@ gpu::StridedCopy expanded(const Call& call);
 
 // Returns the copy of input 0 that Transpose makes; if `perm` is empty, the axes are reversed. Throws Error.
 gpu::StridedCopy transposed(const Call& call, const std::vector<int64_t>& perm);
+
+// Plans a copy of input 0 to an output. Adjacent elements of input 0 need no copy if the caller stores the output there
+// (Program::parts).
+void plan_part(Call& call, gpu::Program& program, gpu::StridedCopy copy, size_t output);
 
 // Returns the shape of the concatenation of inputs `first`, `first + step`, .. along `axis`. Throws Error if they do
 // not match.
