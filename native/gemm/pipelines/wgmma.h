@@ -32,8 +32,8 @@ namespace graphopt::hip {
 template <int kColumns>
 struct WarpgroupInstruction {
   static_assert(kColumns == 128 || kColumns == 256, "the instructions below");
-  static constexpr int kThreads = 128, kRows = 64, kDepth = 64;  // kDepth: elements of a row in LDS
-  using Rows = half_t[kDepth];
+  static constexpr int kRows = 64, kLdsRow = 64;  // kLdsRow: elements of a row in LDS
+  using Rows = half_t[kLdsRow];
   float v[kColumns / 2] = {};
 
   DEVICE static int swizzled(int pack, int row) { return pack ^ row % 8; }

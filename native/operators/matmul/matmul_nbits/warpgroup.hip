@@ -32,7 +32,7 @@ class NBitsWarpgroups {
     Rows weights[3][kColumns];
     alignas(16) uint8_t packed[kStages][kColumns][kDepth * kBits / 8];
   };
-  static_assert(kDepth == Instruction::kDepth && sizeof(Lds) == warpgroup_lds(kRows, kBits),
+  static_assert(kDepth == Instruction::kLdsRow && sizeof(Lds) == warpgroup_lds(kRows, kBits),
                 "the size that plans assume");
   static_assert(sizeof(half_t) * kRows * kOutputRow <= sizeof(Lds), "rows of Y fit into LDS");
 
