@@ -31,7 +31,7 @@ DEVICE float power(float x, float y) {
   if (bit_cast<uint32_t>(x) >> 31 == 0) return magnitude;
   const float truncated = absolute(y) < 8388608.0f ? static_cast<float>(static_cast<int32_t>(y)) : y;
   if (truncated != y) return abs_x == 0.0f || abs_x == infinity() ? magnitude : (x - x) / (x - x);
-  const bool odd = absolute(y) < 8388608.0f && (static_cast<int32_t>(y) & 1) != 0;
+  const bool odd = absolute(y) < 16777216.0f && (static_cast<int32_t>(y) & 1) != 0;
   return odd ? -magnitude : magnitude;
 }
 
