@@ -29,7 +29,7 @@ _DECLARED = "graphopt.declared"
 Dims = Sequence[int | str | None]
 # Initializers up to this size may be shapes and axes, which data propagation uses.
 _SMALL_TENSOR_BYTES = 1024
-# The floating point types of ONNX Runtime's kernels.
+# The floating point types in which ONNX Runtime's kernels compute; others are only stored and converted.
 RUNTIME_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 # Prefixes of symbols: onnx's for an unknown dimension, and ours for an unknown dimension of an input.
 GENERATED_SYMBOL = "unk__"

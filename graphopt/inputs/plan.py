@@ -64,7 +64,8 @@ MOST_NAMED, GROWTH, LONGEST_GROWN = 6, 2, 1 << 18
 ONE_SIZE = (4, 2, 8, 16, 32, 64, 224, 3, 1, 0)
 # The usual and the longest length of a model with grown sizes, as multiples of the first accepted one.
 USUAL_GROWN, MOST_GROWN = 5, 33
-# Image sizes are divided by up to MOST_DIVISOR if ALWAYS_TRIED sets of the usual size would exceed the allowed work.
+# Image sizes are divided by up to MOST_DIVISOR if one set of the usual size would exceed the allowed memory, or
+# ALWAYS_TRIED sets the allowed work.
 MOST_DIVISOR, ALWAYS_TRIED = 8, 16
 # Lengths that `accepted_sizes` combines with a recurrent state of batch 1.
 LENGTHS_WITH_STATE = (128, 224, 576)

@@ -50,7 +50,8 @@ FEWEST_PIXELS = 100
 FEWEST_MULTIPLY_ADDS_OF_SIGNAL, FEWEST_TERMS_OF_SIGNAL = 100_000, 64
 # QuantizedLinear is faster with at most these rows of X.
 FEW_QUANTIZED_ROWS = 16
-# QuantizedConv is faster with at most these input channels, or for depthwise windows of at least these elements.
+# QuantizedConv is faster with at most these input channels and a window larger than 1x1, or for depthwise windows of
+# at least these elements.
 FEW_QUANTIZED_CHANNELS, QUANTIZED_DEPTHWISE_TAPS = 4, 25
 FEWEST_HIDDEN = 27_000  # elements between the convolutions of an inverted residual block
 # STFT as a Conv is faster up to LONGEST_FRAME samples. If the length of a frame is a power of two, it is faster up to

@@ -200,7 +200,8 @@ class PackedMatMulSearch {
  public:
   explicit PackedMatMulSearch(const RegionGraph& graph) : graph_(graph), nodes_(graph.nodes()) {}
 
-  // Returns the replacement of a DequantizeLinear node and the MatMul that reads it; nothing if there is none.
+  // Returns the replacement of a DequantizeLinear node and of the MatMul, Gemm or FusedMatMul that reads it, possibly
+  // through a Transpose; nothing if there is none.
   std::optional<Replacement> from(size_t dequantize) const {
     std::optional<BlockedWeights> weights = blocks_along_columns_or_rows(nodes_[dequantize]);
     if (!weights) return std::nullopt;

@@ -41,7 +41,7 @@ Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
 // Computes a float16 depthwise convolution over two axes in channels last with its epilogue (depthwise.hip).
 // Inputs X, W, B, the residual if any, all aligned to 16 bytes; output Y. Throws std::invalid_argument if a size is too
 // large. `wants_long`: whether work-items compute long strips of pixels, if there is a kernel for them; if unset, the
-// number of strips decides.
+// number of short strips for each compute unit decides.
 Plan depthwise_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<bool> wants_long = std::nullopt);
 

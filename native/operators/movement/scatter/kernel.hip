@@ -1,11 +1,11 @@
-// ScatterElements and ScatterND, with and without a reduction. Results are deterministic: they do not depend on the
-// order of work-items.
+// ScatterElements and ScatterND, with and without a reduction. Results do not depend on the order of work-items, except
+// the sign of a zero and the bits of a NaN in a minimum or maximum of three or more updates.
 //
 // One kernel links the updates of each target into a list, in an order that depends on a race. A second kernel then
-// combines each target with its list. Without a reduction the last update wins, as on the CPU. Minima, maxima, and
-// integer sums are the same in any order. Floats are added as 40-bit integers in units derived from the largest
-// addend: the sum is the same in any order, and more accurate than a sum in float. Products are computed in the order
-// of the updates.
+// combines each target with its list. Without a reduction the last update wins, as on the CPU. One or two updates are
+// combined in their order. Three or more floats are added as 40-bit integers in units derived from the largest addend:
+// the sum is the same in any order, and more accurate than a sum in float. Products are computed in the order of the
+// updates.
 //
 // Memory-bound if targets have few updates each: x is read once, and y is written once. An update with an index out of
 // range is ignored; other devices may raise an error.

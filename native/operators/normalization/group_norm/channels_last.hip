@@ -101,7 +101,7 @@ struct TilePosition {
   DEVICE uint32_t channel(int j) const { return first + column * kSize + static_cast<uint32_t>(j); }
 };
 
-// A work-item's pixels of a round, stored as bits: 16-bit elements would take a register each.
+// A work-item's pixels of a round. Packs of 8 channels are stored as bits: 16-bit elements would take a register each.
 template <int kSize>
 struct RoundPixels {
   using Bits = typename Select<kSize == 8, Bits128, OneChannel>::Type;
