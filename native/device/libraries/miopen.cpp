@@ -193,10 +193,10 @@ FoundLibrary find_miopen(const DeviceFacts& device, LibraryMode mode) {
   if (found.problem.code.empty() && mode < LibraryMode::kBuild &&
       !has_kernel_database(found.file.path, device)) {
     found.problem = {"no_kernels", "MIOpen would have to compile its kernels for " + device.arch +
-                                       " (no package of them for its " +
+                                       " (no package with compiled kernels for " + device.arch + " with " +
                                        std::to_string(device.multiprocessors) +
-                                       " multiprocessors is installed); GRAPHOPT_LIBRARIES=miopen=build "
-                                       "allows it, in the background of the runs"};
+                                       " multiprocessors is installed); with GRAPHOPT_LIBRARIES=miopen=build "
+                                       "it compiles them in the background while sessions run"};
   }
   return found;
 }
