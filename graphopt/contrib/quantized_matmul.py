@@ -25,6 +25,7 @@ from graphopt.remarks import Code
 
 FLOAT = ir.DataType.FLOAT
 KERNELS, FORM = "matmul/integer_matmul", "MatMulInteger, Mul"
+KEPT = "its kernel also scales the integer sums"
 
 # -- definitions -------------------------------------------------------------------------------------------------------
 
@@ -109,17 +110,29 @@ SPECS = (
         "MatMulIntegerToFloat(A, B, a_scale, b_scale, a_zero_point?, b_zero_point?, bias?) -> Y",
         _define_to_float,
         kernels=KERNELS,
+        kept=KEPT,
         form=FORM,
     ),
     spec(
-        "DynamicQuantizeMatMul(A, B, b_scale, b_zero_point?, bias?) -> Y", _define_dynamic, kernels=KERNELS, form=FORM
+        "DynamicQuantizeMatMul(A, B, b_scale, b_zero_point?, bias?) -> Y",
+        _define_dynamic,
+        kernels=KERNELS,
+        kept=KEPT,
+        form=FORM,
     ),
     spec(
         "QGemm(A, a_scale, a_zero_point, B, b_scale, b_zero_point, C?, y_scale?, y_zero_point?) -> Y",
         _define_gemm,
         {"alpha": 1.0, "transA": 0, "transB": 0},
         kernels=KERNELS,
+        kept=KEPT,
         form=FORM,
     ),
-    spec("MatMulInteger16(A, B) -> Y", _define_integer16, kernels=KERNELS, form=FORM),
+    spec(
+        "MatMulInteger16(A, B) -> Y",
+        _define_integer16,
+        kernels=KERNELS,
+        kept="its kernel needs no Cast",
+        form="Cast, MatMul",
+    ),
 )

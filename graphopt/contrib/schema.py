@@ -73,7 +73,8 @@ class ContribOp:
         kept_on_gpu: why `optimize` keeps its nodes on GPUs; "" if the definition replaces them.
         on_provider: the folder of native/operators with the kernels that compute kept nodes on our provider; "" if
             there are none.
-        quantized: whether the kernel computes with integers and the definition with floats, so the pass keeps the node.
+        quantized: whether the operator computes with integers. The pass then keeps its nodes, except for the target
+            `portable`.
         domain: the operator's domain; one contrib operator is in ONNX's own domain.
     """
 
