@@ -166,7 +166,7 @@ def _read(node: ir.Node, into: bool, editor: Editor) -> WindowNorm | None:
     """Returns the norm with the nodes after it, or before its R, that partition into windows or reverse this.
 
     Raises:
-        Refusal: the nodes move rows to unknown positions, or in another order.
+        Refusal: the nodes move rows to unknown positions or in another order, or there are too many rows.
     """
     last = _last_after(node.outputs[0], editor) if into else producer_of(node.inputs[1], *COPIES, *VIEWS)
     if last is None or last.graph is not node.graph or not is_known(last, editor):
@@ -190,7 +190,10 @@ def _read(node: ir.Node, into: bool, editor: Editor) -> WindowNorm | None:
         rows[back] = np.arange(back.size)
     windows = _windows_of(rows, count)
     if windows is None:
-        raise Refusal(Code.WRONG_PERM, "the nodes do not partition images into windows or reverse this", *moves)
+        why = "the nodes neither partition images into windows nor reverse this"
+        if rows.size > MAX_ROWS:
+            why = f"the windows of an image have {rows.size} rows, which are too many"
+        raise Refusal(Code.WRONG_PERM, why, *moves)
     return WindowNorm(node, tuple(moves), into, source, images, windows)
 
 
@@ -236,7 +239,10 @@ def _rows_of(elements: Array, D: int) -> Array | None:
 
 
 def _windows_of(rows: Array, count: int) -> Windows | None:
-    """Returns the sizes of image, window and shift with this order of rows, for images of `count` rows, or None."""
+    """Returns the sizes of image, window and shift with this order of at most MAX_ROWS rows, or None.
+
+    Images have `count` rows.
+    """
     if rows[0] == PADDED or rows.size > MAX_ROWS:
         return None
     widths = _divisors(rows.size)
