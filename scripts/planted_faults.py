@@ -9,9 +9,10 @@ fault that moves some slice of an output by more than ten times this floor is vi
 --equivalent, files that differ only by rounding are compared, and none may raise an alarm.
 
 Each of --jobs single-threaded processes takes a few faults of one file at a time. FOLDER keeps a line of JSON for each
-fault: a run that was stopped, by --seconds or by a signal, prints the table of its results, and the next run continues
-it. Remove verdicts.jsonl and alarms.jsonl there to run another verify on the same faults. Exits 1 after a missed
-visible fault, a false alarm, or an error.
+fault. A run prints missed faults, failures and a summary, and writes FOLDER/table.md; with --equivalent it prints false
+alarms and writes no table. A run that --seconds or a signal stops does the same for its results so far, and the next
+run continues it. Remove verdicts.jsonl and alarms.jsonl in FOLDER to run another verify on the same faults. Exits 1
+after a missed visible fault, a false alarm, or an error.
 """
 
 from __future__ import annotations
@@ -222,7 +223,7 @@ def chosen(candidates: Sequence[Fault], per_kind: int, every: int, seed: int) ->
 
 
 class Stopped(Exception):
-    """Stopped by a signal, or by the time limit."""
+    """The time limit has passed."""
 
 
 @dataclass
@@ -243,7 +244,10 @@ class Run:
     _processes: dict[Connection, BaseProcess] = field(default_factory=dict)
 
     def all(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, list[tuple[str, str, str]]]]:
-        """Yields each task with its result, in order of completion; if a process dies, only its current fault is lost.
+        """Yields each task with its result, in order of completion.
+
+        If a "faults" task fails or its process dies, only the fault that it announced last is lost. Before the first
+        announcement, and in tasks of other kinds, the rest of the task is lost.
 
         Raises:
             Stopped: the deadline has passed.
