@@ -1,4 +1,4 @@
-"""Recognizes other formats than ONNX by their first bytes, for error messages with a remedy."""
+"""Recognizes other formats than ONNX by the first bytes or the suffix of a file, for error messages with a remedy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _HEAD = 64
 
 
 def describe(path: Path, data: bytes | memoryview) -> str:
-    """Returns the format of a file that is not an ONNX model, with a remedy: "a PyTorch file: export it ..."; or ""."""
+    """Returns the format and a remedy for a file that is not an ONNX model, such as "a PyTorch file: export it ...".
+
+    Returns "" if the format is not recognized.
+    """
     head, suffix = bytes(data[:_HEAD]), path.suffix.lower()
     found: tuple[str, str] | None = None
     if not head:

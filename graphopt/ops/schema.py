@@ -32,8 +32,8 @@ class Dialect:
     """The version of standard ONNX that a function body is written in.
 
     Runtimes inline a body under the model's default opset and ignore the function's imports (measured on onnxruntime
-    1.22.2 and 1.31.1), so each body is written for its model. From CAST_LIKE_OPSET on a body works for every element
-    type; below, it is written for one type.
+    1.22.2 and 1.31.1), so each body is written for its model. With opset CAST_LIKE_OPSET or newer, a body works for
+    every element type; with an older opset, it is written for one type.
 
     Attributes:
         opset: the model's default opset.
@@ -102,7 +102,10 @@ class OpSpec:
 
     @cached_property
     def inputs_of_T(self) -> list[int]:
-        """The indices of the inputs with the operator's element type: not masks, integers, and X and R of X_types."""
+        """The indices of the inputs with the operator's element type.
+
+        These are all except `mask`, `integers` and, if X_types is set, X and R.
+        """
         others = ("mask", *self.integers, *(("X", "R") if self.X_types else ()))
         return [i for i, name in enumerate(self.inputs) if name not in others]
 

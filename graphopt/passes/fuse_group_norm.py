@@ -2,7 +2,7 @@
 
     Y = gamma * (X - mean) / sqrt(var + epsilon) + beta        mean and var per image and group of channels
 
-Forms: Reshape - InstanceNormalization - Reshape [- Mul [- Add]] (both torch exporters up to opset 20), the standard
+Forms: Reshape - InstanceNormalization - Reshape [- Mul] [- Add] (both torch exporters up to opset 20), the standard
 GroupNormalization (18: scale per group, 21: per channel), and the same Reshapes around written-out statistics
 (ReduceMean - Sub - square - ReduceMean - Add - Sqrt - Div).
 

@@ -22,7 +22,7 @@ def templates() -> jinja2.Environment:
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
     made.filters |= {"bytes": size, "ms": milliseconds, "small": small, "factor": factor, "interval": interval}
-    # Arrows and non-breaking hyphens, because 1.27-1.31 and 1e-6 are one word each.
+    # "->" becomes an arrow. Hyphens become non-breaking, because 1.27-1.31 and 1e-6 are one word each.
     made.filters["typeset"] = lambda text: visible(text).replace("->", "→").replace("-", "\u2011")
     made.globals["count"] = count
     return made

@@ -9,10 +9,12 @@ from graphopt.serving.served import Feeds, Served, rows_of
 
 
 class Batcher:
-    """Merges requests that wait for the running batch, and requests that arrive within `delay_ms` of the first.
+    """Merges the requests that arrive before a batch starts.
 
-    One batch runs at a time, in a thread of the event loop's executor. A model that the engine replaces still answers
-    its pending requests, so nothing is closed here.
+    One batch runs at a time, in a thread of the event loop's executor. A batch starts when it is full, or `delay_ms`
+    after its first request; if that request arrived during the previous batch, `delay_ms` after the end of this batch.
+    If the engine loads a model again, the old Batcher still answers its pending requests. It therefore has no close
+    method.
     """
 
     def __init__(self, served: Served) -> None:

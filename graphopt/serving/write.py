@@ -153,7 +153,10 @@ def _tensor(model: Path, value: onnx.ValueInfoProto | Input) -> Tensor:
 def _warm_up(
     proto: onnx.ModelProto, max_batch: int, sizes: Mapping[str, int], notes: list[str]
 ) -> tuple[dict[str, list[int]], ...]:
-    """Returns input shapes for one row and for a full batch; none, with a note, if a size is unknown."""
+    """Returns input shapes for one row and for a full batch.
+
+    Returns none, and adds a note, if a size is unknown or an input is a string tensor.
+    """
     unknown = [s for s, role in symbols(proto).items() if s not in sizes and not (role == "batch" and max_batch > 1)]
     if unknown:
         notes.append(f"the model is not warmed up: give sizes (--dim {unknown[0]}=SIZE) for {', '.join(unknown)}")

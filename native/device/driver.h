@@ -456,8 +456,8 @@ class DriverDevice final : public Device {
   }
 
   // Errors after which the device is unusable: an uncorrectable memory error, an invalid address, a time-out,
-  // an assertion, an invalid instruction, a failed launch. CUDA reports it for the rest of the process, as
-  // does HIP from version 7 on; earlier HIP ends the process.
+  // an assertion, an invalid instruction, a failed launch. After such an error, CUDA and HIP 7 or newer
+  // return it from every later call of the process; earlier HIP ends the process.
   static bool is_fatal(int status) {
     return status == 214 || status == 700 || status == 702 || status == 710 ||
            (status >= 714 && status <= 719);

@@ -39,8 +39,8 @@ constexpr const hip::CountedCost* counted_cost(GemmTile tile) {
   return nullptr;
 }
 
-// Returns true if all tiles that AMD has kernels for have counted costs. Halo kernels need copies to LDS, which AMD
-// lacks.
+// Returns true if all tiles with kernels for AMD have counted costs. Halo kernels need copies to LDS, for which we have
+// no AMD code.
 constexpr bool are_all_counted() {
   for (const hip::AlignedTile& tile : hip::kAlignedTiles) {
     const bool on_amd = hip::runs_on(tile.dense_kernels, false) || hip::runs_on(tile.packed_kernels, false);
@@ -63,8 +63,8 @@ double estimate_clocks_on_amd(const AlignedTiling& p, int64_t M, int64_t N, int6
   return kClocksOfLatency + std::max(estimate_clocks(p, cost, M, N, batch, device, arch), copies);
 }
 
-// On AMD, the costs of an H200 select one tiling and the counted costs another. The second one is used if the first
-// needs more than kMinGain times its clocks by counted costs.
+// On AMD, the costs of an H200 select one tiling and the counted costs another. The second is used if, by the counted
+// costs, the first needs more than kMinGain times as many clocks as the second.
 constexpr double kMinGain = 1.15;
 
 // Returns the tiles for operands of any layout and this type, the largest first. On the CPU, tests can choose

@@ -391,7 +391,7 @@ def _winograd(known: NodeFacts, x: tuple[Size, ...]) -> Dims | None:
     return [x[0], w[0] if w else None, x[2] + Size.of(top + bottom - 2), x[3] + Size.of(left + right - 2)]
 
 
-# -- com.microsoft -----------------------------------------------------------------------------------------------------
+# -- com.microsoft, and If ---------------------------------------------------------------------------------------------
 
 
 def _grouped_attention(known: NodeFacts, dims: tuple[Size, ...]) -> Dims | None:

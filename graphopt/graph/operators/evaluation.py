@@ -266,7 +266,8 @@ def _reduction(function: Callable[..., Array]) -> Callable[[FoldableNode], Array
     def call(c: FoldableNode) -> Array:
         data = c.input(0)
         if data.dtype.kind not in "iu":
-            raise CannotEvaluateError  # the order of floating-point sums depends on the runtime
+            # Sums and products of floats depend on the runtime's order. Other reductions support only integers as well.
+            raise CannotEvaluateError
         axes = tuple(sorted(c.axes(data.ndim) or ()))
         if not axes and c.attribute("noop_with_empty_axes", 0):
             return data

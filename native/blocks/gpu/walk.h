@@ -6,8 +6,8 @@
 
 namespace graphopt::hip {
 
-// A position in a walk: a loop nest over all elements. The innermost loop runs over the innermost axis
-// (index 0). Negative strides work because uint32_t wraps around.
+// A position in a walk. A walk is a loop nest over all elements; its innermost loop runs over the innermost
+// axis (index 0). Negative strides work because uint32_t wraps around.
 struct WalkPosition {
   uint32_t at[kMaxAxes - 1];  // index along each axis except the outermost
   uint32_t offset;

@@ -26,7 +26,7 @@ inline float at_least(float x, float low) { return low > x ? low : x; }
 inline float at_most(float x, float high) { return high < x ? high : x; }
 inline float magnitude(float x) { return x < 0.0f ? -x : x; }
 
-// Returns e^x: 0 below -87.7 and +inf above 88.4, slightly inside the range of float.
+// Returns e^x, but 0 below -87.7, where e^x is subnormal, and +inf above 88.4, although e^x is a float up to 88.7.
 inline float fast_exp(float x) {
   x = at_most(at_least(x, -88.1f), 89.0f);
   // Adding 1.5 * 2^23 + 127 rounds x log2(e) to an integer and leaves the sum of this integer and the
@@ -74,7 +74,7 @@ inline __m512 fast_exp(__m512 x) {
 #endif
 
 // e^x for x <= 0. Relative error 2e-7 + |x| 1.4e-8 with FMA, 2e-7 + |x| 8e-8 without. The result is 0 where e^x is
-// below the range of float, and NaN for NaN.
+// below the smallest normal float, and NaN for NaN.
 #if defined(__AVX512F__)
 // Element j has the bits of 2^(j / 32) minus j << 18, because exp_nonpositive adds t << 18, and j is in the
 // low bits of t.

@@ -70,9 +70,9 @@ std::vector<bool> refuse_shape_computations(const Claims& claims, const Nodes& n
 
 // Refuses integer computations (sizes, axes, positions) whose results the host reads, if their inputs are
 // graph inputs or computed on the CPU. On the device, the result would have to be copied back, and each such
-// copy waits for all enqueued work. In a subgraph, outputs that are not floats count as read on the host,
-// because one of them is the condition of a Loop, and If and Loop pass sizes on. Float inputs of a subgraph
-// are on the device.
+// copy waits for all enqueued work. In a subgraph, outputs that are not floats count as read on the host: one
+// may be the condition of a Loop, and others may be sizes that If or Loop returns to the outer graph. Float
+// inputs of a subgraph are on the device.
 void refuse_integers_read_on_host(const Claims& claims, const Nodes& nodes, const Body& body,
                                   std::vector<std::string>& refusals) {
   std::map<std::string, size_t> producer;
@@ -113,10 +113,10 @@ void refuse_integers_read_on_host(const Claims& claims, const Nodes& nodes, cons
 // Returns true if the value is known to have exactly one element.
 bool is_one_number(const Value& value) { return value.shape && value.shape->elements() == 1; }
 
-// Claims nodes that compute data, such as masks and positions, from shapes alone (`computed`). Nodes remain
-// on the CPU if the host reads their results: sizes, axes, scales, and inputs of other CPU nodes. The
-// remaining nodes are claimed if they write more than one float or read a device value. Then only their small
-// inputs are copied.
+// Claims nodes that compute data, such as masks and positions, from shapes alone (`computed`). Those whose
+// results the host reads (sizes, axes, scales, inputs of other CPU nodes) stay on the CPU. Each of the others
+// is claimed if it writes floats that are not known to be a single number, or reads a device value. Then only
+// its small inputs are copied.
 void claim_data_computed_from_shapes(const Claims& claims, const Nodes& nodes, const Body& body,
                                      const std::vector<bool>& computed, std::vector<std::string>& refusals) {
   std::vector<bool> needed(nodes.size());  // whether the node's result is read on the host
@@ -183,8 +183,9 @@ void claim_shape_queries(const Claims& claims, const Nodes& nodes, const std::ve
 }
 
 // Claims nodes that were refused only because of their group (in `refusals`, but not in `before`), if they read only
-// graph inputs that claimed nodes also read, and only the caller reads their results. On the CPU, such a node would
-// force the runtime to copy the input, and to copy it back if the caller has it on the device.
+// graph inputs that claimed nodes also read, and only the caller reads their results. If such a node ran on the CPU,
+// the runtime would keep the input in host memory: an input that the caller has on the device would be copied to the
+// host and then back for the claimed nodes.
 void claim_nodes_without_copies(const Claims& claims, const Nodes& nodes,
                                 const std::vector<std::string>& before, std::vector<std::string>& refusals) {
   std::set<std::string> produced, device_inputs, read;
@@ -224,7 +225,8 @@ std::string refuse_group(const Group& group, size_t min_nodes) {
          time_text(group.time.cpu) + " on the CPU";
 }
 
-// Refuses groups of connected nodes that are too small, or slower than on the CPU with the copies of their values.
+// Refuses groups of connected nodes that have fewer than min_nodes nodes or, if min_nodes is 0, that are not faster on
+// the device, including the copies of their inputs and outputs, than on the CPU.
 void refuse_groups_faster_on_cpu(const Claims& claims, const Nodes& nodes, const Body& body, size_t min_nodes,
                                  std::vector<std::string>& refusals) {
   const std::vector<std::string> before = refusals;
@@ -237,9 +239,10 @@ void refuse_groups_faster_on_cpu(const Claims& claims, const Nodes& nodes, const
   claim_nodes_without_copies(claims, nodes, before, refusals);
 }
 
-// Refuses the nodes of a subgraph if the device needs longer for them than the CPU with copies of their inputs and
-// outputs. The node that contains the subgraph is on the device if a node of the subgraph is, so execution on the
-// device needs no copies. Each node is estimated once, because the number of iterations of a Loop is unknown.
+// Refuses the nodes of a subgraph if the device needs longer for them than the CPU needs for them and for copies of
+// their inputs and outputs. The node that contains the subgraph is on the device if a node of the subgraph is, so
+// execution on the device needs no copies. Each node is estimated once, because the number of iterations of a Loop is
+// unknown.
 void refuse_subgraph_faster_on_cpu(const Claims& claims, const Nodes& nodes, const Body& body,
                                    size_t min_nodes, std::vector<std::string>& refusals) {
   if (min_nodes > 0) return;

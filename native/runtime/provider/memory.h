@@ -29,8 +29,9 @@ class SessionMemory {
   // Like Pool::allocate.
   void* allocate(size_t bytes, const void* stream, gpu::MemoryUse memory_use = gpu::MemoryUse::kTensors);
   void free(void* memory) noexcept;
-  // Sets a function that is called before an allocation fails, repeatedly until it returns false. It returns true if it
-  // has released memory.
+  // Sets a function that releases idle memory and returns whether it has released any. If there is too little memory,
+  // the function is called and the allocation is tried again, until the allocation succeeds or the function returns
+  // false.
   void on_out_of_memory(std::function<bool()> release_idle);
   // Like the functions of Pool, for a stream that may have used memory of this session and of the shared pools.
   void retire(const void* stream);

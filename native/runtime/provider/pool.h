@@ -103,8 +103,8 @@ class Pool {
   Statistics statistics_;
 };
 
-// Registers a session's function that frees idle memory if a device has too little free memory. The function returns
-// false if it has freed none. It is called until `owner` expires.
+// Registers a session's function that frees idle memory and returns whether it has freed any. It is called if a device
+// has too little free memory, unless `owner` has expired.
 void on_out_of_memory(std::weak_ptr<void> owner, std::function<bool()> release_idle);
 
 // Returns the pool of gpu::device(number) that all sessions without a limit share, and the device's pool of pinned

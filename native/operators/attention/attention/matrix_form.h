@@ -32,8 +32,8 @@ struct MatrixAttention {
   static constexpr int kQueryCount = kPartRows * (kHead + kPad);
   static constexpr int kKeyCount = kKeys * (kHead + kPad);
   static constexpr int kValueCount = Instruction::kLoadsRows ? kKeyCount : kHead * (kKeys + kPad);
-  // Whether Q, K and V are copied to LDS directly, not through registers.
   static constexpr bool kDoubleBuffered = kDoubleBuffered_;
+  // Whether Q, K and V are copied to LDS directly, not through registers.
   static constexpr bool kDirectQueries = kDoubleBuffered;
   static constexpr bool kDirectKeys = kCopiesToLds && Instruction::kLoadsRows, kDirectValues = kDirectKeys;
   // Whether the highest score of a row is only updated if it grows much (AttentionSoftmax::add_lazily).
@@ -52,8 +52,8 @@ struct MatrixAttention {
   // The output is assembled in this LDS.
   static constexpr int kOutputStride = kHead + kPad;
   DEVICE static T* output_at(Lds& lds) { return lds.v; }
-  // Whether other waves may still use this LDS. Q in LDS and K are free since the barrier before the last
-  // multiplication by V.
+  // Whether other waves may still use this LDS. Since the barrier before the last multiplication by V, no wave
+  // reads K, or Q if it is in LDS.
   static constexpr bool kOutputOverlaps =
       kDoubleBuffered || kRowParts > 1 || (!kQueriesInLds && kPartRows * kOutputStride > kKeyCount);
 

@@ -302,7 +302,7 @@ void inverted_residual(const InvertedResidualProblem& p, const T* x, const void*
   // If d and W3 do not fit into the cache together, each panel of W3 is read once for all pixels.
   const bool by_panels = 4 * p.M * p.O > part_of_cache(kWeights);
   std::vector<Loop> loops;
-  int64_t items = 0;  // number of items in the previous loops
+  int64_t items = 0;  // number of items in the previous loops of the first two convolutions
   for (int64_t n = 0; n < p.N; n += plan.images) {
     const int64_t of_y = n * p.O * p.out_size(), images = std::min(plan.images, p.N - n);
     for (int64_t first = 0; first < p.out[0]; first += plan.rows) {

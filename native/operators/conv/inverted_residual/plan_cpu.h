@@ -58,7 +58,8 @@ struct InvertedResidualPlan {
     step = part_size(rows, first / p.stride[0] + 1);
     height = (step - 1) * p.stride[0] + p.kernel[0];
     plane = height * width * L;
-    // A band on another thread recomputes rows: half a row for each band, on average.
+    // The cost in half rows: a band's rows, and half a row on average that it recomputes if another thread
+    // computed the previous band.
     bands = parts_of_least_cost(1, std::min(rows, enough(panels * images)), panels * images, workers,
                                 [&](int64_t n) { return 2 * ceil_div(rows, n) + 1; });
   }
@@ -82,7 +83,8 @@ struct InvertedResidualPlan {
 
 // The progress of the first two convolutions in a panel of s.
 struct alignas(64) BandState {
-  int64_t next = -1;     // index, over all loops, of the item whose rows follow the rows in s
+  // The item that continues the rows in s: its index, counted through all loops of the first two convolutions.
+  int64_t next = -1;
   bool cleared = false;  // the padding columns of s are zeros
 };
 

@@ -33,8 +33,8 @@ struct LogicArgs : Arguments<3, 136> {
   Axes axes;
   Strides a_strides, b_strides;
   LogicOp op;
-  // The addresses of a and b are multiples of 16. Each of them is read in packs of 16 bytes, or is broadcast
-  // along the innermost axis and constant within a pack.
+  // Not 0 if the addresses of a and b are multiples of 16, and each of a and b either is read in packs of 16
+  // bytes, or is broadcast along the innermost axis and constant within a pack.
   int32_t vectors;
   int32_t is_unsigned;  // for comparisons of integers
   int32_t unused;

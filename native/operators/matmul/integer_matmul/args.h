@@ -1,5 +1,5 @@
 // Arguments of integer_matmul_*, integer_window_matmul and scale_sums, and of the kernels for 8-bit elements:
-// integer_gemm_*, integer_conv_*, integer_depthwise, integer_lines and integer_columns.
+// integer_gemm_*, integer_conv_*, integer_depthwise, integer_lines, integer_blocks and integer_columns.
 #pragma once
 
 #include "device/args.h"
@@ -71,8 +71,9 @@ struct IntegerBlocksArgs : Arguments<3, 88> {
 };
 
 // Computes the operands of the epilogue of an int8 GEMM. sums: [matrices, N] of the packed right operand; bias: int32_t
-// [N] or float [N] if is_float_bias. All inputs except `sums` may be null. Zero points of unsigned elements are
-// converted like the elements. The grid has a work-item for each padded column of all matrices.
+// [N] or float [N] if is_float_bias. All inputs except `sums` may be null. From the zero points of unsigned left and
+// right elements the kernel subtracts 128, because these elements are multiplied as x - 128; y_zero is used unchanged.
+// The grid has a work-item for each column of all matrices, including the columns of the padding.
 struct IntegerColumnsArgs : Arguments<9, 136> {
   In sums, bias, left_zero, right_zero, left_scale, right_scale, y_scale, y_zero;
   Out columns;
@@ -102,8 +103,9 @@ struct IntegerGemmArgs : Arguments<8, 248> {
 };
 
 // Y [M, N]: M pixels in all images, N filters in all groups. x [images, H, W, groups, C] and packed w [N, taps, C]. C
-// and K count pairs of elements, and C is a multiple of a pack. The grid has `down` rows of `across` tiles; each group
-// has `tiles` of them. ChannelsLastConvArgs and IntegerGemmArgs describe the other members.
+// and K count pairs of elements, and C is a multiple of a pack. The grid of integer_conv_* has `down` rows of `across`
+// tiles; in each row, `tiles` tiles belong to each group. A work-group of integer_conv_direct computes several tiles,
+// and `down` is not set. ChannelsLastConvArgs and IntegerGemmArgs describe the other members.
 struct IntegerConvArgs : Arguments<7, 264> {
   In x, w, columns, residual, table;
   Out y, partial;
@@ -139,8 +141,8 @@ struct IntegerDepthwiseArgs : Arguments<6, 192> {
 
 constexpr int kIntegerSumThreads = 128;
 
-// Adds the partial sums of IntegerGemmArgs. One work-item for each pack of a row of Y: `packs` in total, `across` in a
-// row. A matrix has `rows` rows.
+// Adds the partial sums of IntegerGemmArgs or IntegerConvArgs. One work-item for each pack of a row of Y: `packs` in
+// total, `across` in a row. A matrix has `rows` rows.
 struct IntegerSumArgs : Arguments<6, 224> {
   In partial, columns, row_sums, residual, table;
   Out y;

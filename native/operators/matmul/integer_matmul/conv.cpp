@@ -147,7 +147,7 @@ void IntegerConv::plan_last(const Call& call, Program& program, const Convolutio
     pixels.lines = last_ ? p.N * p.in_size() : p.in_size();
     pixels.K = C;
     pixels.transposed = !last_;
-    pixels.is_signed = true;  // keeps the elements
+    pixels.is_signed = true;  // for either type: copies the bytes unchanged
     const Ref from = x;
     x = program.reserve(pixels.packed_bytes());
     program.launch(gpu::integer_lines_plan(pixels), {from}, {x, Ref()});
