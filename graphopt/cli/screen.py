@@ -1,6 +1,6 @@
 """Consoles of the command line: results on stdout, progress and errors on stderr.
 
-A terminal gets lines cut to its width. A pipe or a file gets complete lines.
+On a terminal, tables are cut to its width and texts are wrapped. A pipe or a file gets complete lines.
 """
 
 from __future__ import annotations

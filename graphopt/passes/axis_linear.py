@@ -77,7 +77,7 @@ class AxisLinear(Pass[AxisLayer, AxisLayer]):
             return AxisLayer(x, (before, node, after), weight, None)
         bias = editor.require_constant(other_input(added, node.outputs[0]), "the bias", added)
         if bias.shape[-1:] != weight.shape[1:] or bias.ndim > rank or bias.size != weight.shape[1]:
-            raise Refusal(Code.WRONG_SHAPE, f"the bias {list(bias.shape)} has not one element per column", added)
+            raise Refusal(Code.WRONG_SHAPE, f"the bias {list(bias.shape)} does not have one element per column", added)
         return AxisLayer(x, (before, node, added, after), weight, bias.reshape(-1))
 
     def legal(self, match: AxisLayer, editor: Editor) -> AxisLayer:

@@ -19,8 +19,8 @@ namespace graphopt::cpu {
 // FNV-1a over 8-byte words (G. Fowler, L. C. Noll, K.-P. Vo), of a text and then of bytes.
 uint64_t hash_of(const std::string& text, const void* data, size_t bytes);
 
-// Allocates memory that begins at a cache line. Uses large pages for the part that fills them, if the system has any.
-// Throws std::bad_alloc.
+// Allocates memory that begins at a cache line. Requests large pages for as much of it as fills whole large pages; the
+// system may ignore the request. Throws std::bad_alloc.
 using Memory = std::unique_ptr<void, void (*)(void*)>;
 Memory allocate_lines(size_t bytes);
 

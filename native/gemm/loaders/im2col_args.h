@@ -1,4 +1,5 @@
-// Arguments of the kernels that load patches with im2col.h: conv_* and channels_last_conv_*.
+// Arguments of the kernels that load patches with im2col.h: conv_* (without conv_halo_* and conv_disjoint_*)
+// and channels_last_conv_*.
 #pragma once
 
 #include "device/args.h"

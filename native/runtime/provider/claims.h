@@ -61,7 +61,7 @@ struct Body {
 // Connected nodes that the provider claims, and the estimated times of all of them.
 struct Group {
   std::vector<size_t> nodes;
-  Estimate time;      // on the device with the copies of inputs and outputs
+  Estimate time;      // time.device includes the copies of inputs and outputs
   double copies = 0;  // seconds of these copies
   bool fixed =
       false;  // has nodes that are already assigned to the provider, or that have claimed subgraph nodes

@@ -48,7 +48,8 @@ struct Graph {
   const char* const* outputs;  // ends with null
 };
 
-// Connected nodes that the provider claims. The times are estimates in seconds, on the device with copies.
+// Connected nodes that the provider claims. Estimated times in seconds; that of the device includes the copies of inputs
+// and outputs.
 struct Group {
   int32_t nodes;
   double device, cpu;

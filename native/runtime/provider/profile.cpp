@@ -13,7 +13,7 @@
 namespace graphopt::provider {
 namespace {
 
-// Number of nodes whose events of the device are kept before their times are read.
+// When the device events of this many nodes are pending, their times are read and the events are used again.
 constexpr size_t kMaxPending = 4096;
 
 struct Profiler final : abi::OrtEpProfilerImpl {

@@ -16,7 +16,7 @@ struct AttentionShape {
   int head, waves, rows, keys;
   bool queries_in_lds;
   int sharing;  // work-groups that should fit on a compute unit of an NVIDIA GPU or of CDNA at the same time
-  int parts = 1;  // vector unit: p passes through LDS in so many parts
+  int parts = 1;  // vector unit: parts in which a block's probabilities go through LDS in turn
   int wave_groups = 1;
 
   constexpr int block_rows() const { return waves * rows; }
@@ -51,8 +51,8 @@ struct AttentionShape {
 constexpr int kAttentionHeads[] = {64, 128, 256};
 
 // Variants of a work-group. kMany: more rows, which multiply faster. kFew: fewer rows, which make more work-groups.
-// kPingPong: two wave groups, with which one work-group fills a compute unit like two work-groups of kMany. kPairs:
-// the fewest rows, for causal problems with two work-groups on each compute unit, one with many keys and one with few.
+// kPingPong: two wave groups in a work-group; one multiplies while the other computes exponentials. kPairs: the fewest
+// rows, for causal problems with two work-groups on each compute unit, one with many keys and one with few.
 enum class AttentionRows { kFew, kMany, kPingPong, kPairs };
 
 // Whether kMany exists. In kMany, a work-item of the vector unit, or a wave of NVIDIA's matrix units, has twice as many

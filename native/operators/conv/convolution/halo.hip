@@ -28,7 +28,7 @@ DEVICE void conv_halo(const ConvHaloArgs& args) {
   run_steps_ahead(gemm, lds, steps * P::kDepth, [&](int buffer, int of) { copies.begin(buffer, of); });
   static_assert(P::Gemm::kExchanged * sizeof(float) <=
                     sizeof lds + (kHaloZeros + 2 * P::kM) * P::Gemm::kRow * sizeof(half_t),
-                "the plan requests as much");
+                "the exchanged sums must fit into the LDS that the plan requests");
   gemm.reduce_splits(reinterpret_cast<float*>(&lds));
   store_tile<P>(args, lds, gemm, static_cast<uint32_t>(part), 0, first_m, first_n);
 }

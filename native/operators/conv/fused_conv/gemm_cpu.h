@@ -12,7 +12,7 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 
 // Returns the number of blocks of output channels. The channels of a block are the rows of a register tile.
 inline int64_t blocks_of(int64_t outputs) { return ceil_div(outputs, kMaxRows); }
-// Returns the first channel of a block. Channels 2 i and 2 i + 1 are in the same block.
+// Returns the first channel of a block. If `outputs` is even, channels 2 i and 2 i + 1 are in the same block.
 inline int64_t first_of(int64_t outputs, int64_t block) {
   const int64_t together = outputs % 2 == 0 ? 2 : 1;
   return outputs / together * block / blocks_of(outputs) * together;
