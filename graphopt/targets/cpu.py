@@ -39,7 +39,7 @@ LINEAR_DEPTH, LINEAR_COLUMNS = 2048, 512
 # It is also faster from these columns N and this depth K on.
 WIDE_LINEAR_COLUMNS, WIDE_LINEAR_DEPTH = 3072, 768
 # It is also faster with Strassen's algorithm: from these rows of X and sides K and N on, if N and K are multiples of
-# these numbers (`fits_halves` in native/operators/matmul/linear/strassen.h).
+# these numbers (`fits_strassen` in native/operators/matmul/linear/strassen.h).
 STRASSEN_ROWS, STRASSEN_SIDE = 128, 768
 STRASSEN_COLUMNS_OF, STRASSEN_DEPTH_OF = 64, 32
 # FusedConv without groups is faster with at most these output channels. The second limit applies where the runtime

@@ -5,7 +5,7 @@ the If, which is 0 if the other branch runs. A probe inside the body of a Loop o
 output, which is reduced to a scalar.
 
 `--precision fp16` and `verify` measure ranges: the smallest and largest element of every float32 value. The copy
-outputs only scalars, so its runs take no more memory than runs of the model.
+outputs only scalars and shapes, so its runs take no more memory than runs of the model.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Prober:
 
 # -- ranges ------------------------------------------------------------------------------------------------------------
 
-# Number of generated cases, and CPU seconds before the last case starts.
+# The maximum number of generated cases; after this many CPU seconds in runs, no further case starts.
 CASES, SECONDS = 3, 10.0
 # Limit of one run in seconds. A longer run is terminated, and no further run begins.
 MOST_SECONDS = 60.0

@@ -44,7 +44,8 @@ struct IntegerColumns {
   IntegerValues<int32_t> offset;
 
   // Args has the members columns, residual, table, y and epilogue. `matrix`: index of the matrix of the right operand.
-  // In waves of 64, the members of `epilogue` would take too many scalar registers during the loop over K.
+  // In waves of 64, `epilogue` is read again from the arguments (reload): during the loop over K its members would take
+  // too many scalar registers.
   template <class Args>
   DEVICE IntegerColumns(const Args& args, uint32_t matrix, bool zeros, int n, int32_t N)
       : epilogue(reload<kWave == 64>(args).epilogue),
@@ -160,8 +161,8 @@ struct IntegerColumns {
   DEVICE bool is_signed() const { return epilogue.output == IntegerOutput::kInt8; }
   DEVICE float least() const { return is_signed() ? -128.0f : 0.0f; }
 
-  // Rounds values to the range of Y without its zero point, and adds kToInteger. The zero point is added to integers,
-  // as a sum of floats could round to another integer.
+  // Clamps values to the range of Y minus its zero point, and rounds them by adding kToInteger. The zero point is added
+  // afterwards: added before the rounding, it could change the integer.
   DEVICE void round_in_range(float (&values)[kIntegerPack]) const {
     const float high = least() + 255 - y_zero;
     const float low = epilogue.act.kind == ActivationKind::kRelu ? 0 : least() - y_zero;
@@ -184,7 +185,7 @@ struct IntegerColumns {
       bytes_to_floats(bytes.v[i], is_signed(), values + 4 * i);
     }
   }
-  // Adds the residual to the values of bytes.
+  // Adds the residual to values, and returns the clamped and rounded sums as bytes.
   DEVICE IntegerBytes add_residual(float (&values)[kIntegerPack], const IntegerBytes& added) const {
     const IntegerSum& sum = epilogue.sum;
     const float low = max_float(sum.least, least()), most = least() + 255;
@@ -326,9 +327,10 @@ struct AdjacentStores {
   }
 };
 
-// Applies the epilogue to a complete tile of an int8 GEMM, which starts at row first_m and column first_n of matrix z
-// and ends at the latest before column end_n, or stores the partial sums of `split`. `left` and `right`: indices of the matrices of the operands. Args has the
-// members M, N, columns, residual, table, y, partial, splits and epilogue. row_sums: of all matrices, or null.
+// Stores a tile of an int8 GEMM: the partial sums of `split` if K is split, otherwise the results of the epilogue. The
+// tile starts at row first_m and column first_n of matrix z. Its columns from end_n on are not stored. `left` and
+// `right`: indices of the matrices of the operands. Args has the members M, N, columns, residual, table, y, partial,
+// splits and epilogue. row_sums: of all matrices, or null.
 template <class P, class Args>
 DEVICE void store_integer_tile(const Args& args, typename P::Lds& lds, const typename P::Gemm& gemm,
                                const int32_t* row_sums, uint32_t split, uint32_t z, uint32_t left,

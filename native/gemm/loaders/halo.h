@@ -117,8 +117,9 @@ template <class P>
 struct HaloCopies {
   static constexpr int kDepth = P::kDepth, kAcross = kDepth / 8, kRows = P::kThreads / kAcross;
   static constexpr int kPacks = P::kN / kRows, kParts = P::Gemm::kSplitDepth / 16, kRow = P::Gemm::kRow;
-  // Filters are copied kStepsInFlight steps before they are used. During the copies for the first kStepsInFlight steps
-  // of a block, the multiplications therefore still read the previous block, whose rows the next block overwrites.
+  // Filters are copied kStepsInFlight steps before they are used. While the filters of the first kStepsInFlight steps of
+  // block b are copied, the multiplications therefore still read the pixels of block b - 1. Block b + 1 overwrites these
+  // pixels, so its copies begin after those steps (begin_step).
   static constexpr int kStepsInFlight = P::kBuffers - 1;
   static constexpr int kChunks = halo_chunks(P::kThreads, kParts), kDistance = kParts / kChunks;
   static_assert(kPacks * kRows == P::kN && kDistance * kChunks == kParts, "whole packs for every work-item");

@@ -6,7 +6,8 @@
 
 namespace graphopt::hip {
 
-// Returns an operand of one line that is made of registers: its pairs of elements are pair(0, 0), pair(0, 1), ..
+// Builds an operand from registers, for instructions with one line for each work-item (instruction.h): pair(0, j) returns
+// pair j of this line.
 template <class Operand, class Pair>
 DEVICE Operand operand_of_pairs(const Pair& pair) {
   constexpr int kPairs = sizeof(Operand) / 4;

@@ -1,7 +1,7 @@
 // Finds inputs that are slices of a larger tensor, for kernels that read a slice in the tensor itself:
 //
 //   [Transpose] -> Gather of one index, or Slice or Split to size 1 and Squeeze -> input
-//   Split or Slice of the last axis into parts of one size -> Reshape, ... that splits this axis -> input
+//   Split or Slice of the last axis into parts of equal size -> Reshapes, the last of which splits this axis -> input
 //
 // Example: Q, K and V after one linear layer for all three. Nodes whose results have no other readers are not computed.
 #pragma once

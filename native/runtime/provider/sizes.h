@@ -20,7 +20,7 @@ class Sizes {
 
  private:
   using Dims = std::vector<std::string>;
-  // Empty if the rank is unknown or 0.
+  // Empty if the sizes are unknown or the rank is 0.
   Dims input(const abi::GraphNode& node, size_t i) const;
   Dims output(const abi::GraphNode& node) const;
 

@@ -1,4 +1,4 @@
-// MaxPoolNchw2cBf16: MaxPool over the last two axes of the NCHW2c bf16 layout
+// MaxPoolNchw2cBf16: MaxPool over H and W in the NCHW2c bf16 layout
 // (operators/conv/fused_conv/op.h).
 // MaxPoolPlanes: the same for planes of one channel.
 #pragma once
