@@ -453,12 +453,13 @@ class Kernels {
   }
 
   // Declares that the com.graphopt operators added last have a kernel for several nodes with the same first input
-  // (Registration::create_siblings), except those with a residual. A KernelOfOp is constructed from an Op, a node, the
-  // device and the number of nodes.
+  // (Registration::create_siblings), except those with a residual or with attributes: the kernel has the attributes of
+  // one node. A KernelOfOp is constructed from an Op, a node, the device and the number of nodes.
   template <class Op, class KernelOfOp>
   void takes_siblings() {
     for_last<Op>([this](const Op& op, Registration& r) {
-      if (r.inputs.size() > 3) return;
+      const ActivationRow& activation = kActivations[static_cast<int32_t>(op.tail().act.kind)];
+      if (r.inputs.size() > 3 || activation.a != nullptr) return;
       r.create_siblings = [op, device = device_](const Node& node, size_t nodes) {
         return std::make_unique<KernelOfOp>(op, node, device(), nodes);
       };

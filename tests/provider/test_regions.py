@@ -27,7 +27,7 @@ from graphopt.runtime.discovery import library_path
 from models import ZOO
 from tests.hip.case import signed
 from tests.provider.test_sessions import feeds_of
-from tests.provider.worker import Array, model_of, new_session
+from tests.provider.worker import Array, model_of, new_session, run
 
 Feeds = Mapping[str, Array]
 
@@ -438,6 +438,24 @@ def test_parts_of_tensors_share_memory(name: str, worker: ProcessPoolExecutor) -
     for given, outputs in zip(feeds, got, strict=True):
         for a, b in zip(outputs, wanted.run(None, dict(given)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_layers_with_other_attributes_are_not_computed_together(worker: ProcessPoolExecutor) -> None:
+    """The provider computes layers with the same X in one launch, with the attributes of one of them."""
+    rng = np.random.default_rng(5)
+    x, slopes = signed(rng, 4, 16), (0.1, 0.5)
+    constants = {f"{name}{i}": signed(rng, *dims) for i in range(2) for name, dims in (("w", (16, 16)), ("b", (16,)))}
+    nodes, expected = [], []
+    for i, slope in enumerate(slopes):
+        layer = [f"x w{i} b{i}".split(), [f"h{i}"]]
+        nodes.append(helper.make_node("LinearLeakyRelu", *layer, domain=DOMAIN, alpha=slope))
+        nodes.append(helper.make_node("Tanh", [f"h{i}"], [f"y{i}"]))
+        h = x.astype(np.float64) @ constants[f"w{i}"] + constants[f"b{i}"]
+        expected.append(np.tanh(np.where(h < 0, slope * h, h)))
+    model = model_of(nodes, {"x": x}, ["y0", "y1"], constants)
+    got = worker.submit(run, model, {"x": x}, {"min_nodes": "1"}).result().outputs
+    for y, want in zip(got, expected, strict=True):
+        np.testing.assert_allclose(y, want, atol=1e-5)
 
 
 def test_constants_are_kept_by_the_region(worker: ProcessPoolExecutor) -> None:

@@ -1,5 +1,5 @@
-// Finds nodes that one kernel computes together: they read the same tensor and differ only in constants of equal
-// shapes. Example: the layers that compute Q, K and V from one X.
+// Finds nodes that one kernel computes together: they read the same tensor, differ only in constants of equal shapes, and
+// have no attributes. Example: the layers that compute Q, K and V from one X.
 #pragma once
 
 #include <functional>
