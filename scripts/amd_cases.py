@@ -45,7 +45,7 @@ def write_buffers(case: Case, folder: Path) -> None:
 
 
 def plan_of(case: Case, arch: str, harness: Harness, object_of: dict[str, str]) -> Plan | None:
-    """Returns the plan of a case; None if the architecture has no matrix units or no kernel for the case.
+    """Returns the plan of a case; None if the architecture has no code, or no matrix units, for one of its kernels.
 
     Raises:
         RuntimeError: the plan refuses the case for another reason.

@@ -66,7 +66,7 @@ class Length:
         return (self.new.evaluate(sizes) or 1) if self.cached.evaluate(sizes) else 1
 
     def filled_up(self, mask: npt.NDArray[np.bool_], sizes: Mapping[str, int]) -> npt.NDArray[np.bool_]:
-        """Unhides the first hidden keys of each row of a mask with fewer than `least` keys."""
+        """Shows hidden keys of each row of a mask, the first ones first, until the row has `least` keys."""
         rows = mask.reshape(-1, mask.shape[-1])
         for row in rows:
             missing = max(0, self.least(sizes) - int(row.sum()))
@@ -93,7 +93,7 @@ class Relations:
     counted: dict[str, Length] = field(default_factory=dict)
 
     def completed(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Returns `sizes` with the sizes that the relations determine computed from the others."""
+        """Returns a copy of `sizes` in which each size that a relation determines is computed from the other sizes."""
         found = dict(sizes)
         for symbol, size in self.sums.items():
             number = size.evaluate(found)

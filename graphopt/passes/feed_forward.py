@@ -11,10 +11,10 @@ the GEMM and the result; R is proven to have the shape of the sum, so nothing br
 are float16; a Gemm has alpha = beta = 1 and does not transpose X. Nodes that our operators cannot fuse remain after the
 Linear.
 
-Where it is faster: on GPUs, because our provider runs bias, activation and residual sum as separate kernels, and
-written-out activations as several. Linear is the GEMM and one more kernel, or one call of the vendor's library. On CPUs
-ONNX Runtime fuses these itself. There our GEMM is faster only in float32, if the weight is large or if X is known to
-have many rows (`linear_is_faster`).
+Where it is faster: on GPUs, because without it our provider runs bias, activation and residual sum as separate kernels,
+and a written-out activation as several. Linear is the vendor's GEMM with an epilogue or one more kernel, or our GEMM.
+On CPUs ONNX Runtime fuses these itself. There our GEMM is faster only in float32, if the weight is large or if X is
+known to have many rows (`linear_is_faster`).
 """
 
 from __future__ import annotations

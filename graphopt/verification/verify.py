@@ -149,7 +149,9 @@ def _compare(
         report.not_covered += untested(pair, cases, errors, report, effort)
     if rows_of_empty and empty is not None:
         if all(row.equal for row in report.rows):
-            report.notes.append("the outputs differ only on an empty batch, which --batch with other sizes leaves out")
+            report.notes.append(
+                "the outputs differ only on an empty batch; give the sizes with --batch to leave it out"
+            )
         report.rows += rows_of_empty
         cases.append(empty)
     _conclude(pair, report, cases, errors)

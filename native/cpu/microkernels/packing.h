@@ -10,8 +10,8 @@ constexpr int64_t kChunkBytes = 768 << 10;  // of packed rows: most of a second-
 
 constexpr int64_t kBlockCost = 6;  // cost of a block of rows; starting a panel costs 1
 
-// Returns the number of parts into which the blocks of rows are divided for each panel: 1 unless there are too few
-// panels for all threads.
+// Returns the number of parts into which the blocks of rows are divided for each panel: 1 if the threads can
+// share whole panels evenly enough.
 inline int64_t parts_of_rows(int64_t blocks, int64_t panels, int64_t workers) {
   return parts_of_least_cost(1, std::min(blocks, ceil_div(4 * workers, panels)), panels, workers,
                              [&](int64_t n) { return kBlockCost * ceil_div(blocks, n) + 1; });

@@ -1,7 +1,8 @@
 // Convolutions of int8 elements in channels last with a multiple of 8 channels. The tiles of conv.hip need a multiple
 // of 16 channels; other images are copied and padded for them. The operands are in registers: each wave loads the
-// elements that its matrix instructions multiply, 16 bytes of a line at a time, and stores 8 adjacent bytes of Y. Each
-// element of X is read once for Columns::kN columns of Y, mostly from the caches. Launch: plan.cpp.
+// elements that its matrix instructions multiply, 16 bytes of a line at a time. A work-item stores 8 adjacent bytes of Y.
+// For Columns::kN columns of Y, each element of X is read once for each tap of the filter, mostly from the caches. Launch:
+// plan.cpp.
 #include "device/platform.h"
 #include "gemm/integer_epilogue.h"
 #include "gemm/loaders/im2col.h"
@@ -107,7 +108,7 @@ struct DirectConv {
   DEVICE void multiply(const Operands& from, Sums& sums) const {
     const uint32_t inverted_bits = args.epilogue.inverted_bits;
     UNROLL for (int part = 0; part < 4 / kPairs; ++part) {
-      // The emulated instruction has other types for operands made of registers.
+      // bit_cast: the emulated instruction returns operands of float16, not its own Left and Right.
       typename Instruction::Right right[Columns::kTiles];
       UNROLL for (int t = 0; t < Columns::kTiles; ++t) {
         right[t] = bit_cast<typename Instruction::Right>(

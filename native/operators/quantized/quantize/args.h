@@ -26,7 +26,7 @@ struct QuantizeArgs : Arguments<4, 96> {
   int32_t zero_first;  // the zero point is added before rounding
 };
 
-constexpr int kDynamicThreads = 64;  // one wave, of which one work-item computes
+constexpr int kDynamicThreads = 64;  // only the first work-item computes
 
 // Computes the scale and the uint8 zero point for values in [least, most].
 struct DynamicScaleArgs : Arguments<4, 32> {
