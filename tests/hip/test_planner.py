@@ -51,8 +51,9 @@ def tiles_of(wave: int) -> Iterator[Tile]:
     """Yields the tiles with kernels for dense operands."""
     text = (ROOT / "native" / "gemm" / "tiles.h").read_text()
     counted = {size: numbers(costs) for size, costs in re.findall(r"\{GemmTile::kAligned(\w+), (cost.*)\},", text)}
+    rows = text.partition("#define GEMM_ALIGNED_TILES(TILE)")[2].partition("#define")[0]
     for tile in tiles.DENSE:
-        (row,) = re.findall(rf"TILE\({tile.size}, kAll(.*?)(?:TILE|\n\n)", text, re.DOTALL)
+        (row,) = re.findall(rf"TILE\({tile.size}, kAll(.*?)(?:TILE|\n\n)", rows, re.DOTALL)
         m, n, _, _, depth, *_ = map(int, re.findall(r"shape\(([\d, ]+)\)", row)[1 if wave == 64 else 2].split(","))
         yield Tile(tile.size, m, n, depth, numbers(row)[0], counted[tile.size][wave == 32])
 
