@@ -447,8 +447,8 @@ def test_layers_with_other_attributes_are_not_computed_together(worker: ProcessP
     constants = {f"{name}{i}": signed(rng, *dims) for i in range(2) for name, dims in (("w", (16, 16)), ("b", (16,)))}
     nodes, expected = [], []
     for i, slope in enumerate(slopes):
-        layer = [f"x w{i} b{i}".split(), [f"h{i}"]]
-        nodes.append(helper.make_node("LinearLeakyRelu", *layer, domain=DOMAIN, alpha=slope))
+        inputs = ["x", f"w{i}", f"b{i}"]
+        nodes.append(helper.make_node("LinearLeakyRelu", inputs, [f"h{i}"], domain=DOMAIN, alpha=slope))
         nodes.append(helper.make_node("Tanh", [f"h{i}"], [f"y{i}"]))
         h = x.astype(np.float64) @ constants[f"w{i}"] + constants[f"b{i}"]
         expected.append(np.tanh(np.where(h < 0, slope * h, h)))
