@@ -8,6 +8,7 @@ import onnx_ir as ir
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.operators.arguments import first_opset
+from graphopt.graph.view import to_channels_first, to_channels_last
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code, Refusal
 
@@ -74,12 +75,11 @@ class Writer(Builder):
 
     def channels_first(self, x: ir.Value) -> ir.Value:
         """Transposes [N, spatial.., C] to [N, C, spatial..]."""
-        rank = self.rank(x)
-        return self.transpose(x, 0, rank - 1, *range(1, rank - 1))
+        return self.transpose(x, *to_channels_first(self.rank(x)))
 
     def channels_last(self, x: ir.Value) -> ir.Value:
         """Transposes [N, C, spatial..] to [N, spatial.., C]."""
-        return self.transpose(x, 0, *range(2, self.rank(x)), 1)
+        return self.transpose(x, *to_channels_last(self.rank(x)))
 
     # -- normalizations ------------------------------------------------------------------------------------------------
 

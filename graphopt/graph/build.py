@@ -19,7 +19,14 @@ import onnx_ir as ir
 from graphopt.graph import inference
 from graphopt.graph.editor import Attribute, Editor
 from graphopt.graph.operators.arguments import signature, slices_by_attributes
-from graphopt.graph.view import use_count
+from graphopt.graph.view import (
+    attribute_ints,
+    producer_of,
+    require_input,
+    to_channels_first,
+    to_channels_last,
+    use_count,
+)
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import Array
 
@@ -180,6 +187,13 @@ class Builder:
 
     def transpose(self, x: ir.Value, *perm: int) -> ir.Value:
         return self.op("Transpose", x, perm=perm)
+
+    def in_channels_last(self, x: ir.Value, rank: int, _dtype: ir.DataType | None = None) -> ir.Value:
+        """Returns x in channels last: what the Transpose that writes x reads, or the result of a new Transpose."""
+        before = producer_of(x, "Transpose")
+        if before is not None and attribute_ints(before, "perm", ()) == to_channels_first(rank):
+            return require_input(before, 0)
+        return self.op("Transpose", x, perm=to_channels_last(rank), _dtype=_dtype)
 
     def concat(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
         return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)

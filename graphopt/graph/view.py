@@ -429,6 +429,16 @@ def attribute_ints(node: ir.Node, name: str, default: Sequence[int]) -> tuple[in
     return tuple(default if attribute is None else attribute.as_ints())
 
 
+def to_channels_last(rank: int) -> tuple[int, ...]:
+    """Returns the permutation that moves axis 1 behind the last axis."""
+    return (0, *range(2, rank), 1)
+
+
+def to_channels_first(rank: int) -> tuple[int, ...]:
+    """Returns the permutation that moves the last axis to position 1."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
 def attribute_string(node: ir.Node, name: str, default: str) -> str:
     """Returns a STRING attribute or its default; raises as `attribute_int`."""
     attribute = _attribute(node, name)

@@ -23,7 +23,15 @@ import onnx_ir as ir
 
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
-from graphopt.graph.view import other_input, producer_of, require_input, sole_reader
+from graphopt.graph.view import (
+    attribute_ints,
+    other_input,
+    producer_of,
+    require_input,
+    sole_reader,
+    to_channels_first,
+    to_channels_last,
+)
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
@@ -68,7 +76,8 @@ class AxisLinear(Pass[AxisLayer, AxisLayer]):
         rank = editor.shapes.rank(x)
         if after is None or after.graph is not node.graph or rank not in RANKS:
             return None
-        if not _permutes(before, 0, *range(2, rank), 1) or not _permutes(after, 0, rank - 1, *range(1, rank - 1)):
+        perms = [attribute_ints(transpose, "perm", ()) for transpose in (before, after)]
+        if perms != [to_channels_last(rank), to_channels_first(rank)]:
             return None
         weight = editor.require_constant(node.inputs[1], "the matrix", node)
         if weight.ndim != 2:
@@ -92,15 +101,9 @@ class AxisLinear(Pass[AxisLayer, AxisLayer]):
 
     def rewrite(self, plan: AxisLayer, editor: Editor) -> str:
         b, (K, N), last = Builder(editor, plan.nodes[1]), plan.weight.shape, plan.nodes[-1]
-        spatial = [1] * (len(last.attributes["perm"].as_ints()) - 2)
+        spatial = [1] * (len(attribute_ints(last, "perm", ())) - 2)
         weight = b.initializer(plan.weight.T.reshape(N, K, *spatial), "/filters")
         inputs = [plan.x, weight] if plan.bias is None else [plan.x, weight, b.initializer(plan.bias, "/bias")]
         y = b.op("Conv", *inputs, kernel_shape=spatial)
         editor.replace(plan.nodes, b.nodes, {last.outputs[0]: y}, anchor=last)
         return became(len(plan.nodes), "Conv")
-
-
-def _permutes(transpose: ir.Node, *axes: int) -> bool:
-    """Returns whether a Transpose has this permutation."""
-    perm = transpose.attributes.get("perm")
-    return perm is not None and not perm.is_ref() and tuple(perm.as_ints()) == axes

@@ -50,6 +50,8 @@ from graphopt.graph.view import (
     require_contained,
     require_input,
     sole_reader,
+    to_channels_first,
+    to_channels_last,
 )
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
@@ -395,9 +397,8 @@ def _between_transposes(match: RowNormMatch, editor: Editor) -> RowNormMatch:
     if to_end is None or back is None or rank is None or rank < 3 or match.rms or match.over_channels:
         return match
     x, graph = to_end.inputs[0], match.nodes[0].graph
-    moved = (0, *range(2, rank), 1)
     perms = [attribute_ints(node, "perm", ()) for node in (to_end, back)]
-    if x is None or perms != [moved, (0, rank - 1, *range(1, rank - 1))] or not editor.target.custom_ops:
+    if x is None or perms != [to_channels_last(rank), to_channels_first(rank)] or not editor.target.custom_ops:
         return match
     if to_end.graph is not graph or back.graph is not graph:
         return match

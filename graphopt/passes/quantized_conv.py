@@ -37,6 +37,7 @@ from graphopt.graph.view import (
     require_input,
     require_one_graph,
     sole_reader,
+    to_channels_first,
 )
 from graphopt.metadata import Numerics
 from graphopt.ops.quantized_conv import ACTIVATION_SUFFIXES, STEM
@@ -50,7 +51,7 @@ from graphopt.targets.profit import Candidate
 INT8_TYPES = (np.dtype(np.uint8), np.dtype(np.int8))
 # The largest relative difference between the scale of B and the product of both scales, which is rounded to float32.
 SCALE_TOLERANCE = 1e-6
-TO_CHANNELS_FIRST, TO_CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
+RANK = 4  # of images, with two spatial axes
 
 
 @dataclass(frozen=True)
@@ -152,14 +153,8 @@ class QuantizedConv(Pass[QuantizedConvMatch, QuantizedConvPlan]):
         def constant(data: Array, hint: str) -> ir.Value:
             return editor.initializer(match.conv, data, f"{match.W.value.name}_{hint}")
 
-        before = producer_of(match.X.value, "Transpose")
-        if before is not None and attribute_ints(before, "perm", ()) == TO_CHANNELS_FIRST:
-            x = require_input(before, 0)
-        else:
-            dtype = ir.DataType.from_numpy(plan.x_zero.dtype)
-            x = b.op("Transpose", match.X.value, perm=TO_CHANNELS_LAST, _dtype=dtype)
         inputs = [
-            x,
+            b.in_channels_last(match.X.value, RANK, ir.DataType.from_numpy(plan.x_zero.dtype)),
             constant(plan.x_scale, "x_scale"),
             constant(plan.x_zero, "x_zero_point"),
             constant(plan.weight, "int8"),
@@ -170,7 +165,7 @@ class QuantizedConv(Pass[QuantizedConvMatch, QuantizedConvPlan]):
         ]
         activation = {} if match.form is None else match.form.attributes
         new = b.emit(match.name, inputs, {**plan.attributes, **activation})
-        y = b.op("Transpose", new.outputs[0], perm=TO_CHANNELS_FIRST, _like=match.Y.value)
+        y = b.op("Transpose", new.outputs[0], perm=to_channels_first(RANK), _like=match.Y.value)
         editor.replace([*reversed(match.nodes)], b.nodes, {match.Y.value: y}, anchor=last)
         return became(len(match.nodes), match.name)
 
@@ -253,7 +248,7 @@ def _weight(match: QuantizedConvMatch, editor: Editor) -> tuple[Array, Array]:
     W, node = match.W, match.W.node
     _require_plain(node)
     w = editor.require_constant(W.value, "the weight", node)
-    if w.ndim != 4:
+    if w.ndim != RANK:
         raise Refusal(Code.WRONG_RANK, f"{W.value.name} has rank {w.ndim}", node)
     M = w.shape[0]
     scale = editor.require_constant(W.scale, "the scale of the weight", node)
@@ -341,6 +336,6 @@ def _leaves_only_pools(conv: ir.Node, editor: Editor) -> bool:
         elif node.op_type == "Conv":
             continue
         array = None if weight is None else editor.constant(weight)
-        if node is not conv and array is not None and array.ndim == 4 and _no_gain(node, array.shape, editor):
+        if node is not conv and array is not None and array.ndim == RANK and _no_gain(node, array.shape, editor):
             return False
     return True

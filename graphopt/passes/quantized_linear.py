@@ -44,6 +44,7 @@ from graphopt.graph.view import (
     require_input,
     require_one_graph,
     sole_reader,
+    to_channels_first,
 )
 from graphopt.metadata import Numerics
 from graphopt.ops import OPS
@@ -196,18 +197,11 @@ class QuantizedLinear(Pass[QuantizedMatch, QuantizedPlan]):
         ]
         attributes = {} if match.form is None else match.form.attributes
         b = Builder(editor, last)
-        x, axes = match.X, plan.axes or 0
-        channels_first = (0, axes + 1, *range(1, axes + 1))
-        if plan.axes is not None:
-            channels_last = (0, *range(2, axes + 2), 1)
-            before = producer_of(x, "Transpose")
-            if before is not None and attribute_ints(before, "perm", ()) == channels_first:
-                x = require_input(before, 0)
-            else:
-                x = b.transpose(x, *channels_last)
+        rank = None if plan.axes is None else plan.axes + 2
+        x = match.X if rank is None else b.in_channels_last(match.X, rank)
         y = b.emit(match.name, [x, *constants], attributes).outputs[0]
-        if plan.axes is not None:
-            y = b.transpose(y, *channels_first)
+        if rank is not None:
+            y = b.transpose(y, *to_channels_first(rank))
         editor.replace([*reversed(match.layer), match.scales, match.quantize], b.nodes, {match.Y: y}, anchor=last)
         return became(len(match.layer) + 2, match.name)
 
