@@ -203,11 +203,11 @@ def fused_conv_transpose_no_gain(
         return "the sizes are not known, and ONNX Runtime's kernel is as fast for small sizes"
     disjoint, axes = all(kernel == stride for kernel, stride, _ in windows), len(windows)
     elements = group * M * math.prod(n * stride for n, (_, stride, _) in zip(known, windows, strict=True))
-    time = _conv_transpose_time(C, M, group, math.prod(kernel for kernel, _, _ in windows), known, elements, activated)
+    reason = f"ONNX Runtime's kernel is as fast for {C} to {M} channels and {elements} elements"
     if not all(stride > 1 and kernel % stride == 0 and dilation == 1 for kernel, stride, dilation in windows):
+        gains = False
         reason = "ONNX Runtime's kernel is as fast unless each stride is above 1, divides the window, without dilation"
-        return _with_times(reason, time, time)
-    if axes == 2 and group > 1:
+    elif axes == 2 and group > 1:
         gains = not disjoint and C <= 8 and elements >= FEWEST_TRANSPOSED
     elif axes == 3:
         gains = group == 1 and C <= 32 and elements >= 2 * FEWEST_TRANSPOSED
@@ -218,7 +218,8 @@ def fused_conv_transpose_no_gain(
         gains = axes == 2 and C <= 16 and M >= 8 and elements >= FEWEST_TRANSPOSED
     if gains:
         return ""
-    return _with_times(f"ONNX Runtime's kernel is as fast for {C} to {M} channels and {elements} elements", time, time)
+    time = _conv_transpose_time(C, M, group, math.prod(kernel for kernel, _, _ in windows), known, elements, activated)
+    return _with_times(reason, time, time)
 
 
 def _conv_transpose_time(
@@ -453,19 +454,20 @@ def inverted_residual_no_gain(
         activation: the activation between the convolutions.
     """
     C, M, _ = channels
-    theirs = _inverted_residual_time(channels, kernel, strides, sizes)
+    elements, speed = M * math.prod(n or 56 for n in sizes), 1.0
     if tuple(kernel) == (3, 3) and activation == "Relu":
-        return _with_times("ONNX Runtime's kernels are as fast: they fuse Relu", theirs, theirs)
-    if tuple(kernel) not in ((3, 3), (5, 5)):
+        reason = "ONNX Runtime's kernels are as fast: they fuse Relu"
+    elif tuple(kernel) not in ((3, 3), (5, 5)):
         reason = "ONNX Runtime's kernels are faster: graphopt has fast filters for 3x3 and 5x5 windows"
-        return _with_times(reason, theirs / SPEED_OF_OTHER_WINDOWS, theirs)
-    if M < 4 * C:
+        speed = SPEED_OF_OTHER_WINDOWS
+    elif M < 4 * C:
         reason = f"there are {M} channels between the convolutions and {C} before them, too few to gain"
-        return _with_times(reason, theirs, theirs)
-    elements = M * math.prod(n or 56 for n in sizes)
-    if elements >= FEWEST_HIDDEN:
+    elif elements < FEWEST_HIDDEN:
+        reason = f"the {elements} elements between the convolutions fit the caches"
+    else:
         return ""
-    return _with_times(f"the {elements} elements between the convolutions fit the caches", theirs, theirs)
+    theirs = _inverted_residual_time(channels, kernel, strides, sizes)
+    return _with_times(reason, theirs / speed, theirs)
 
 
 def _inverted_residual_time(
