@@ -55,7 +55,7 @@ void IntegerConv::prepare(const Node& node) {
   lines.taps = s.elements(2);
   lines.taps_first = last_filters_;
   const bool depthwise = s[0] == groups_ && s[1] == 1 && groups_ % hip::kIntegerPack == 0;
-  if (groups_ == 1 || !depthwise) return prepare_right(node, lines, nullptr, pack_filters(*w, s));
+  if (!depthwise) return prepare_right(node, lines, nullptr, pack_filters(*w, s));
   // Each tap has a row with one element of each channel.
   gpu::IntegerLines rows;
   rows.lines = lines.taps;

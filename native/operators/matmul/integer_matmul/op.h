@@ -112,8 +112,9 @@ std::vector<uint8_t> pack_space_to_depth_filters(const ConvolutionProblem& p, co
 Plan integer_blocks_plan(const ConvolutionProblem& p, bool channels_last);
 
 // Inputs: X in channels last with a multiple of 16 channels, packed filters (with several groups, those of
-// pack_filters_of_groups), the output of integer_columns_plan, the residual, the table. Output Y in channels last. Zero points of the packed filters must be 0. All pointers are
-// multiples of 16. Throws std::invalid_argument if a size is too large.
+// pack_filters_of_groups), the output of integer_columns_plan, the residual, the table. Output Y in channels last. Zero
+// points of the packed filters must be 0. All pointers are multiples of 16. Throws std::invalid_argument if a size is
+// too large.
 Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
                        const DeviceFacts& device, std::optional<GemmTile> wanted = std::nullopt);
 
