@@ -3,10 +3,10 @@
 // float32, and the variance is computed from deviations.
 //
 // Bound by memory. row_norm_* keeps a short row in the registers of a part of a wave, and a longer row in those of a
-// work-group. X (and R) are read once and Y (and S) are written once; about 8 FLOPs per element. row_norm_any_* is for
-// rows that do not fit or are not aligned, and reads them three times (twice in RMS norms). row_norm_* reached 80 to 99 % of a copy's
-// bandwidth on an H200 (docs/measurements/gpu_h200.md). row_norm_windows_* also reorders rows between image order and
-// window order.
+// work-group. X (and R) are read once and Y (and S) are written once; about 8 FLOPs per element. row_norm_any_* is
+// for rows that do not fit or are not aligned, and reads them three times (twice in RMS norms). row_norm_* reached
+// 80 to 99 % of a copy's bandwidth on an H200 (docs/measurements/gpu_h200.md). row_norm_windows_* also reorders rows
+// between image order and window order.
 // Without R, X is in image order and Y in window order. With R, either Y or R is in window order. Launch:
 // operators/normalization/row_norm/plan.cpp.
 #include "blocks/gpu/reduce.h"
