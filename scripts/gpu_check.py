@@ -1,8 +1,8 @@
 """Checks every GPU kernel on an NVIDIA GPU against float64: the cases of tests/hip and larger shapes.
 
 Builds the kernels with nvcc first. Names on the command line select cases. With --sanitize it runs itself under
-compute-sanitizer (memcheck, racecheck), without the larger shapes unless a name selects them, in as many processes as
-there are cores. Each process runs a part of the cases (--part I/N: every Nth one from the Ith on).
+compute-sanitizer (memcheck, racecheck), without the larger shapes unless names are given without --few, in as many
+processes as there are cores. Each process runs a part of the cases (--part I/N: every Nth one from the Ith on).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.sanitize:
         build_for_cuda("gpu_harness")  # once, not in each process
-        arguments = options.names or ["--few"]
+        arguments = [*options.names, *(["--few"] if options.few or not options.names else [])]
         clean = [sanitize(tool, arguments) for tool in ("memcheck", "racecheck")]
         return int(not all(clean))
     harness, device = open_device()
