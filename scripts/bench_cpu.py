@@ -24,6 +24,10 @@ measurement. If there are as many threads as processors, each thread is pinned t
 Measurements with a spread above 10 % are repeated, up to three times in all; the table has the measurement with the
 smallest spread.
 
+--sessions 2 runs two sessions of a side at the same time, each with its own --threads threads. If there are as many
+processors as threads of both, each session has its own half of the cores. A measurement is the mean of the sessions.
+OpenVINO is left out, because it chooses its processors itself.
+
 --roof profiles ours in float32 with one thread and takes the shortest time of each node. A node's bound is the longer
 of two times: its multiply-adds at the rate of FMA instructions, and its bytes at the rate of the cache level that holds
 them. Both rates are measured (scripts/rates.cpp). Its share is the bound over its time. The last row weights shares by
@@ -40,8 +44,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -150,18 +156,26 @@ ROWS = {
 Side = Callable[[dict[str, Any]], list[np.ndarray]]  # a function that runs a model
 
 
-def _processors(threads: int) -> list[int]:
-    """Returns the processors of the process if there are as many as threads; otherwise none."""
-    usable = sorted(os.sched_getaffinity(os.getpid()))
-    return usable if len(usable) == threads else []
+def _siblings(processor: int) -> str:
+    """Returns the processors that share the core of this one, as Linux writes them; empty if Linux does not say."""
+    path = Path(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list")
+    return path.read_text() if path.exists() else ""
 
 
-def _session(model: Path, threads: int, **settings: Any) -> ort.InferenceSession:
+def _processors(threads: int, sessions: int) -> list[list[int]]:
+    """Returns the processors of each session if the process has as many as threads in all; otherwise none of them."""
+    usable = sorted(os.sched_getaffinity(0), key=lambda processor: (_siblings(processor), processor))
+    if len(usable) != threads * sessions:
+        return [[]] * sessions
+    return [usable[first : first + threads] for first in range(0, len(usable), threads)]
+
+
+def _session(model: Path, threads: int, processors: Sequence[int] = (), **settings: Any) -> ort.InferenceSession:
     options = ort.SessionOptions()
     for name, value in settings.items():
         setattr(options, name, value)
     options.intra_op_num_threads = threads
-    if threads > 1 and (processors := _processors(threads)):
+    if len(processors) > 1:
         # Processors are counted from 1; the thread that calls run is not in the list.
         places = ";".join(str(processor + 1) for processor in processors[1:])
         options.add_session_config_entry("session.intra_op_thread_affinities", places)
@@ -170,8 +184,8 @@ def _session(model: Path, threads: int, **settings: Any) -> ort.InferenceSession
     return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
 
 
-def _runtime(model: Path, threads: int) -> Side:
-    session = _session(model, threads)
+def _runtime(model: Path, threads: int, processors: Sequence[int]) -> Side:
+    session = _session(model, threads, processors)
     return lambda feeds: list(session.run(None, feeds))
 
 
@@ -200,13 +214,14 @@ def _write(before: onnx.ModelProto, target: str, folder: Path) -> dict[str, Path
     return paths
 
 
-def _sides(models: Mapping[str, Path], threads: int) -> dict[str, Side]:
-    """Returns column name -> a function that runs that side."""
-    sides = {name: _runtime(path, threads) for name, path in models.items()}
+def _sides(models: Mapping[str, Path], threads: int, sessions: int) -> dict[str, list[Side]]:
+    """Returns column name -> a function for each session of that side, which runs it."""
+    processors = _processors(threads, sessions)
+    sides = {name: [_runtime(path, threads, own) for own in processors] for name, path in models.items()}
     original = models[ORIGINAL]
-    if importlib.util.find_spec("openvino") is not None:
-        sides["OpenVINO f32"] = _openvino(original, threads, INFERENCE_PRECISION_HINT="f32")
-        sides["OpenVINO"] = _openvino(original, threads)
+    if sessions == 1 and importlib.util.find_spec("openvino") is not None:
+        sides["OpenVINO f32"] = [_openvino(original, threads, INFERENCE_PRECISION_HINT="f32")]
+        sides["OpenVINO"] = [_openvino(original, threads)]
     return sides
 
 
@@ -270,34 +285,43 @@ def _block(run: Side, feeds: dict[str, Any], seconds: float) -> list[float]:
     return times
 
 
-def _wall_times(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats: int) -> dict[str, Times]:
+def _wall_times(
+    sides: dict[str, list[Side]], feeds: dict[str, Any], threads: int, sessions: int, repeats: int
+) -> dict[str, Times]:
+    processors = _processors(threads, sessions)
+    warm = threading.Barrier(sessions)
+
+    def measure(run: Side, own: Sequence[int]) -> float:
+        if own:
+            os.sched_setaffinity(0, own[:1])  # of this thread, which belongs to the pool below
+        _block(run, feeds, WARM)
+        warm.wait()
+        return statistics.median(_block(run, feeds, BLOCK))
+
     times: dict[str, list[float]] = {name: [] for name in sides}
-    for run in sides.values():
-        run(feeds)
-    everywhere = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, _processors(threads)[:1] or everywhere)
-    try:
+    with ThreadPoolExecutor(sessions) as pool:
         for _ in range(repeats):
-            for name, run in sides.items():
+            for name, runs in sides.items():
                 _wait_until_idle()
-                _block(run, feeds, WARM)
-                times[name].append(statistics.median(_block(run, feeds, BLOCK)))
-    finally:
-        os.sched_setaffinity(0, everywhere)
+                times[name].append(statistics.fmean(pool.map(measure, runs, processors)))
     return {name: Times(tuple(seconds)) for name, seconds in times.items()}
 
 
-def _times(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats: int) -> dict[str, Times]:
+def _times(
+    sides: dict[str, list[Side]], feeds: dict[str, Any], threads: int, sessions: int, repeats: int
+) -> dict[str, Times]:
     """Measures each side `repeats` times; with several threads, returns the try with the smallest spread."""
-    if threads == 1:
-        works = {name: partial(run, feeds) for name, run in sides.items()}
+    if threads * sessions == 1:
+        works = {name: partial(run, feeds) for name, (run,) in sides.items()}
         return interleaved(works, rounds=repeats, total=LEAST, clock=time.process_time)
-    return min(_tries(sides, feeds, threads, repeats), key=_largest_spread)
+    return min(_tries(sides, feeds, threads, sessions, repeats), key=_largest_spread)
 
 
-def _tries(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats: int) -> Iterator[dict[str, Times]]:
+def _tries(
+    sides: dict[str, list[Side]], feeds: dict[str, Any], threads: int, sessions: int, repeats: int
+) -> Iterator[dict[str, Times]]:
     for _ in range(TRIES):
-        yield (times := _wall_times(sides, feeds, threads, repeats))
+        yield (times := _wall_times(sides, feeds, threads, sessions, repeats))
         if _largest_spread(times) <= SPREAD:
             return
 
@@ -347,7 +371,10 @@ def _real_outputs(weight: np.ndarray) -> float:
 def _profiled(model: Path, feeds: dict[str, Any]) -> Iterator[tuple[ir.Node, float, float, int]]:
     """Profiles a model; yields each node of the runtime's graph, its seconds, its multiply-adds and its bytes."""
     optimized = model.with_name("optimized.onnx")
-    files = {"profile_file_prefix": str(model.with_name("roof")), "optimized_model_filepath": str(optimized)}
+    files: dict[str, Any] = {
+        "profile_file_prefix": str(model.with_name("roof")),
+        "optimized_model_filepath": str(optimized),
+    }
     session = _session(model, 1, enable_profiling=True, **files)
     for _ in range(WARM_UP_RUNS + RUNS):
         session.run(None, feeds)
@@ -395,8 +422,9 @@ def _roof(model: Path, feeds: dict[str, Any]) -> str:
 class Bench:
     """Measures rows on the runtime of this interpreter and prints the results."""
 
-    def __init__(self, target: str, repeats: int, skip_errors: bool, cache: Path) -> None:
+    def __init__(self, target: str, sessions: int, repeats: int, skip_errors: bool, cache: Path) -> None:
         self.target = target
+        self.sessions = sessions
         self.repeats = repeats
         self.skip_errors = skip_errors
         self.cache = cache
@@ -418,23 +446,27 @@ class Bench:
         faults = _too_large(peaks)
         if batch == 1 and not self.skip_errors:
             want = _reference(row, before, feeds, self.cache)
-            errors = {name: _errors(want, run(feeds)) for name, run in _sides(models, 1).items()}
+            errors = {name: _errors(want, run(feeds)) for name, (run,) in _sides(models, 1, 1).items()}
             self._errors.append(line([row.name, *(errors.get(name, "") for name in (ORIGINAL, *SPED_UP))]))
         for count in threads:
-            times = _times(_sides(models, count), feeds, count, self.repeats)
+            sides = _sides(models, count, self.sessions)
+            times = _times(sides, feeds, count, self.sessions, self.repeats)
             medians = {name: found.median for name, found in times.items()}
             gains = {name: medians[ORIGINAL] / median for name, median in medians.items() if name != ORIGINAL}
             self._gains.setdefault((group, batch, count), []).append(gains)
             self._rows.append((row.name, batch, count, gains))
             faults += _too_slow(_floors(row, self.target, count), gains)
             self.failures += len(faults)
-            cells = [row.name, batch, count, f"{medians[ORIGINAL] * 1e3:.1f}"]
+            cells = [row.name, batch, self._threads(count), f"{medians[ORIGINAL] * 1e3:.1f}"]
             cells += [f"{gains[name]:.2f}x" if name in gains else "" for name in SPED_UP]
             cells.append(f"{_largest_spread(times):.0%}")
             cells += [f"{peaks[name]:.0f}" if name in peaks else "" for name in FILES]
             self._times.append(line([*cells, ", ".join(faults)]))
             print(self._times[-1], file=sys.stderr, flush=True)
             faults = []
+
+    def _threads(self, count: int) -> str:
+        return f"{self.sessions} x {count}" if self.sessions > 1 else str(count)
 
     def results(self, threads: int) -> list[dict[str, Any]]:
         """Returns the ratios at batch 1 for each model."""
@@ -450,7 +482,8 @@ class Bench:
             means = {name: statistics.geometric_mean(gains[name] for gains in rows) for name in rows[0]}
             cells = (f"{means[name]:.2f}x" if name in means else "" for name in SPED_UP)
             rest = [""] * (len(FILES) + 2)
-            self._times.append(line([f"geometric mean, {len(rows)} {group}", batch, threads, "", *cells, *rest]))
+            title = f"geometric mean, {len(rows)} {group}"
+            self._times.append(line([title, batch, self._threads(threads), "", *cells, *rest]))
         print(*self._times, *self._errors, sep="\n")
 
 
@@ -459,6 +492,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only rows with this in their name")
     parser.add_argument("--target", default="cpu", help="the target of the optimized files")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--sessions", type=int, default=1, help="sessions of a side that run at the same time")
     parser.add_argument("--batch", type=int, nargs="*", help="only these batch sizes")
     parser.add_argument("--repeats", type=int, default=MIN_REPEATS)
     parser.add_argument("--skip-errors", action="store_true", help="skip the float64 run (a minute per model)")
@@ -471,7 +505,8 @@ def main() -> int:
         cache = arguments.cache or Path(folder)
         cache.mkdir(parents=True, exist_ok=True)
         if arguments.here:
-            bench = Bench(arguments.target, max(arguments.repeats, MIN_REPEATS), arguments.skip_errors, cache)
+            repeats = max(arguments.repeats, MIN_REPEATS)
+            bench = Bench(arguments.target, arguments.sessions, repeats, arguments.skip_errors, cache)
             found = [(g, row) for g, rows in ROWS.items() for row in rows if arguments.only.lower() in row.name.lower()]
             for _, row in found if arguments.roof else ():
                 before = row.build(1)
