@@ -2,10 +2,11 @@
 // Operands are loaded in packs of 16 bytes (gemm/loaders/dense.h). These kernels run if no vendor's library accepts the
 // convolution.
 //
-// A step of the GEMM covers some channels of one tap, or several taps. One access reads 16 bytes of a pixel, or zeros
-// outside of X. The kernels need 2 M N K FLOPs and read each element of X and W from memory once: for all taps but the
-// first, X comes from the cache. conv_disjoint computes transposed convolutions with disjoint windows
-// (disjoint_args.h). Launch: operators/conv/convolution/plan.cpp.
+// The rows (M) of the GEMM are pixels of Y, its columns (N) are filters, and K counts the channels of all taps. A tap
+// is one position of the filter window. A step along K covers some channels of one tap, or several taps. One access
+// reads 16 bytes of a pixel, or zeros outside of X. The kernels need 2 M N K FLOPs. They read each element of X and W
+// from memory once; the other reads of X hit the cache. conv_disjoint computes transposed convolutions with disjoint
+// windows (disjoint_args.h). Launch: operators/conv/convolution/plan.cpp.
 #include "device/platform.h"
 #include "gemm/epilogue.h"
 #include "gemm/kernels.h"

@@ -48,7 +48,7 @@ DEVICE void finish_depthwise(const DepthwiseArgs& args, const DepthwiseStrip& st
   }
 }
 
-// Supports any window. A work-item computes a strip of kSize channels, which divides the number of channels.
+// Supports any window. A work-item computes kSize channels of a strip. kSize divides the number of channels.
 template <int kSize>
 DEVICE void depthwise_any(const DepthwiseArgs& args) {
   const half_t *x = args.x, *w = args.w;
@@ -85,10 +85,11 @@ DEVICE void depthwise_any(const DepthwiseArgs& args) {
 template <int kSide>
 struct DepthwiseLds {
   Vec<half_t, 2>
-      w[kSide * kSide * (kDepthwisePairs + 1)];  // [taps][pairs of channels + 1]: no bank conflicts
+      w[kSide * kSide * (kDepthwisePairs + 1)];  // [taps][pairs of channels + 1] avoids bank conflicts
 };
 
-// Copies the weights of the first `count` / kTaps channels from w to LDS, kSize at a time.
+// Copies `count` weights from w [channels, kTaps] to LDS [kTaps, pitch], kSize at a time. `pitch` counts pairs of
+// channels.
 template <int kSize, int kTaps>
 DEVICE void copy_depthwise_weights(const half_t* w, uint32_t count, uint32_t pitch, Vec<half_t, 2>* to) {
   for (uint32_t i = thread_x(); i < count / kSize; i += kDepthwiseThreads) {
@@ -101,8 +102,8 @@ DEVICE void copy_depthwise_weights(const half_t* w, uint32_t count, uint32_t pit
 }
 
 // Supports kSide x kSide windows with stride kStride on both axes and without dilation. The number of channels is even.
-// A work-group copies the weights of at most `pairs` pairs of channels to LDS; a work-item computes a strip of 2
-// channels.
+// A work-group copies the weights of at most `pairs` pairs of channels to LDS. A work-item computes 2 channels of a
+// strip.
 template <int kSide, int kStride, int kStrip = kDepthwiseStrip>
 DEVICE void depthwise(const DepthwiseArgs& args) {
   SHARED(lds, DepthwiseLds<kSide>);

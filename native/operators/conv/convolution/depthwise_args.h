@@ -8,10 +8,10 @@
 namespace graphopt::hip {
 
 constexpr int kDepthwiseThreads = 128;
-constexpr int kDepthwiseStrip = 4;  // a work-item computes a strip of so many adjacent pixels in a row of Y
-// The same for depthwise_*_long_f16, which load fewer pixels for each output.
+constexpr int kDepthwiseStrip = 4;  // adjacent pixels of a row of Y in the strip of a work-item
+// The strip of depthwise_*_long_f16. A longer strip loads fewer pixels of X for each pixel of Y.
 constexpr int kDepthwiseLongStrip = 8;
-constexpr int kDepthwisePairs = 64;  // most pairs of channels of a work-group
+constexpr int kDepthwisePairs = 64;  // maximum pairs of channels of a work-group
 
 // x [N, H, W, channels], w [channels, kernel_h, kernel_w], y [N, OH, OW, channels]. depthwise_f16 and depthwise_1_f16
 // support any window, with vectors of 8 channels and with single channels. Their `total` is the number of work-items:

@@ -4,9 +4,10 @@
 // implicit_gemm.hip supports the convolution.
 //
 // For a transposed convolution, one launch writes every stride-th output of each axis. These outputs use the same taps
-// of W, and no zero is multiplied (operators/conv/convolution/plan.cpp).
+// of W, so the kernel never multiplies the zeros between the elements of X (operators/conv/convolution/plan.cpp).
 //
-// The kernel needs 2 M C FLOPs for each pixel of Y and each tap. It is compute-bound on the vector unit.
+// For M filters and C channels of a group, the kernel needs 2 M C FLOPs for each pixel of Y, group and tap. It is
+// compute-bound on the vector unit.
 #include "device/platform.h"
 #include "operators/conv/convolution/direct_args.h"
 
@@ -16,7 +17,7 @@ namespace graphopt::hip {
 template <class T>
 struct ConvolutionPixels {
   static constexpr int kPixels = kConvolutionPixels;
-  const T* image[kPixels];                          // the image of X
+  const T* image[kPixels];                          // the channels of the group in an image of X
   T* to[kPixels];                                   // address in Y; null beyond the last pixel
   int at_a[kPixels], at_b[kPixels], at_c[kPixels];  // the first position in X on each axis
 

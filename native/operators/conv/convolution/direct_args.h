@@ -8,8 +8,8 @@ namespace graphopt::hip {
 constexpr int kConvolutionThreads = 128, kConvolutionPixels = 4;
 constexpr int kConvolutionFilters = 8;  // filters of a work-item in convolution_8_*
 
-// One spatial axis of X with `in` elements. For each t in [0, taps), pixel q of a launch reads X at q step + first + t
-// tap.
+// One spatial axis of X with `in` elements. Pixel q of a launch reads the elements q * step + first + t * tap of X, for
+// each t in [0, taps).
 struct ConvolutionAxis {
   int32_t in, taps, step, first, tap;
   int32_t filter;  // stride of the taps in W, in elements

@@ -1,7 +1,7 @@
 // Pointwise Conv of at most 16 channels and filters in channels first: y[m] = bias[m] + sum of w[m][c] x[c].
 //
-// X is read once and Y is written once. A tile of a GEMM would have more rows than there are filters, and needs another
-// launch for the bias. A work-item loads all channels of kWidth pixels at once. Launch:
+// X is read once and Y is written once. A GEMM would compute tiles with more rows than there are filters, and would
+// need another launch for the bias. A work-item loads all channels of kWidth pixels at once. Launch:
 // operators/conv/convolution/plan.cpp.
 #include "blocks/gpu/vec.h"
 #include "device/platform.h"

@@ -37,7 +37,7 @@ DEVICE void store_conv(const ConvArgs& args, int group, int first_m, uint32_t fi
     if (args.packs_of_y != 0) {
       store_pack(at, out);
     } else {
-      // From the end of a channel to its start in the next image.
+      // The elements between the end of a channel and the start of the same channel in the next image.
       const size_t next = (channels - 1) * per_image.d;
       UNROLL for (int i = 0; i < kSize; ++i) {
         const auto step = static_cast<uint32_t>(i);
@@ -63,7 +63,7 @@ DEVICE void conv(const ConvArgs& args) {
       layout, M - first_m, K);
   ConvPatches<Gemm, T> patches(args, group, first_n, K);
   Gemm gemm;
-  // Inlined first: clang 22 would otherwise keep the captured variables in scratch memory.
+  // always_inline: clang 22 would otherwise keep the captured variables in scratch memory.
   gemm.run(
       lds, K,
       [&](int first_k, int) __attribute__((always_inline)) {

@@ -38,7 +38,7 @@ std::string text_of(const ConvolutionProblem& p) {
 
 class Convolution : public gpu::DeviceKernel {
  public:
-  // `channels_last`: two spatial axes, float16, channels last.
+  // `tail`: the residual and activation to fuse. `channels_last`: two spatial axes, float16, channels last.
   Convolution(const Node& node, gpu::Device& device, std::optional<Tail> tail = {},
               bool channels_last = false)
       : DeviceKernel(device),
@@ -235,7 +235,7 @@ std::string refuse_conv_transpose(const Node& node) {
   }
   const std::string why = refuse_conv(node);
   if (!why.empty()) return why;
-  // Old exporters include the batch and channel axes.
+  // Old exporters include the batch and channel axes in output_shape.
   const auto shape = node.find_ints("output_shape");
   const size_t axes = rank_of(node) - 2;
   return shape && !shape->empty() && shape->size() != axes ? "output_shape is not that of the spatial axes"

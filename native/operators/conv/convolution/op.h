@@ -32,8 +32,8 @@ const char* refuse_channels_last_conv(const ConvolutionProblem& p, const DeviceF
 Plan channels_last_conv_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                              std::optional<GemmTile> wanted = std::nullopt);
 
-// The same for strides and dilations of 1 and images of Y as large as those of X, on devices with direct copies to LDS.
-// A tile copies its pixels of X to LDS once for each block of channels (halo.hip).
+// The same as channels_last_conv_plan, for strides and dilations of 1 and images of Y as large as those of X, on
+// devices with direct copies to LDS. A tile copies its pixels of X to LDS once for each block of channels (halo.hip).
 const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& device);
 Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<GemmTile> wanted = std::nullopt);

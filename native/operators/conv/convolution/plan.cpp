@@ -15,9 +15,10 @@ namespace graphopt::gpu {
 namespace {
 
 // The outputs of an axis that one launch writes: all outputs of a convolution, or every `stride`-th output of a
-// transposed convolution. Every `stride`-th output of a transposed convolution uses the same taps.
+// transposed convolution. Outputs at a distance of `stride` use the same taps.
 struct Outputs {
-  int64_t count = 0, first = 0, first_tap = 0;
+  int64_t count = 0, first = 0,
+          first_tap = 0;  // number of outputs, the first output, the first tap that they use
   hip::ConvolutionAxis axis = {};
 };
 
@@ -165,7 +166,8 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
 
 const char* refuse_few_channels(const ConvolutionProblem& p) {
   if (p.groups != 1 || p.taps() != 1 || p.in != p.out) return "not a pointwise convolution of all pixels";
-  // Above, a library's GEMM is faster, even with the launch that a bias adds (measured on an H200).
+  // With more products for each pixel, a library's GEMM is faster, even with the launch that a bias adds (measured on
+  // an H200).
   const int64_t most_products = p.has_bias ? 64 : 16;
   const bool fits = std::max(p.C, p.M) <= hip::kFewChannels && p.C * p.M <= most_products;
   return fits ? nullptr : "too many channels or filters";
@@ -175,7 +177,8 @@ Plan few_channels_plan(const ConvolutionProblem& p, bool half, bool aligned, con
                        std::optional<bool> wants_vectors) {
   const int64_t plane = p.in_size(), pixels = p.N * plane;
   if (pixels * p.M == 0) return {};
-  // Vectors need fewer instructions, single pixels have more work-items. A few waves on each SIMD hide latencies.
+  // Vectors of pixels need fewer instructions, but give fewer work-items. They are used if enough work-items remain to
+  // hide latencies: a few waves on each SIMD.
   constexpr int64_t kItemsOfUnit = 512;
   const bool is_wide =
       aligned && plane % hip::kFewChannelsVector == 0 &&
@@ -233,11 +236,13 @@ constexpr int64_t kHaloBlocks = 2;  // LDS buffers for blocks of channels
 // Returns the multiple to which choose_halo() pads C: the number of channels in a step of most tiles.
 int64_t halo_block(const Architecture& arch) { return arch.matrix == hip::Matrix::kMma ? 64 : 32; }
 
+// Returns the number of pixels of X that a halo tile reads.
 int64_t halo_rows(const ConvolutionProblem& p, const hip::MatrixShape& shape) {
   return shape.m + (p.kernel[1] - 1) * p.in[2] + p.kernel[2] - 1;
 }
 
-// The kernels have at least three buffers for filters, also when the CPU emulates them.
+// Returns the bytes of LDS of a halo tile. The kernels have at least three buffers for filters, also when the CPU
+// emulates them.
 int64_t halo_lds(const ConvolutionProblem& p, const hip::MatrixShape& shape) {
   const int64_t rows =
       std::max(shape.stages, 3) * shape.n + hip::kHaloZeros + kHaloBlocks * halo_rows(p, shape);
@@ -265,8 +270,8 @@ std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::A
   return fits ? std::optional(tile.halo_cost) : std::nullopt;
 }
 
-// Number of pixels in the tallest tiles. choose_halo() may use these tiles for full waves, in which every compute unit
-// has a tile.
+// The number of pixels in the tallest tiles. choose_halo() may use these tiles for full waves, in which every compute
+// unit has a tile.
 constexpr int kMostHaloPixels = [] {
   int most = 0;
   for (const hip::AlignedTile& tile : hip::kAlignedTiles) {
@@ -454,7 +459,7 @@ Plan depthwise_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
   const int64_t pairs = is_even ? depthwise_pairs(channels) : 1, blocks = divide_up(channels / 2, pairs);
   const SquareDepthwise* square = !is_even || blocks > kMaxGrid ? nullptr : square_depthwise(p);
   int64_t strip = hip::kDepthwiseStrip;
-  // Long strips are faster if enough work-items remain for a few waves on each SIMD.
+  // Long strips are faster if enough work-items remain to hide latencies: a few waves on each SIMD.
   constexpr int64_t kItemsOfUnit = 512;
   const int64_t items = p.N * OH * divide_up(OW, strip) * (channels / 2);
   const bool has_long = square != nullptr && square->long_kernel != nullptr,

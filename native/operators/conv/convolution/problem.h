@@ -10,8 +10,9 @@ namespace graphopt {
 
 using gpu::kSpatialAxes;
 
-// Y = act(conv(X, W) + B + R): X [N, groups C, in..], optional B [groups M], R and Y [N, groups M, out..]. W is [groups
-// M, C, kernel..], or [groups C, M, kernel..] for a transposed convolution. Unused axes come first and have size 1.
+// Y = act(conv(X, W) + B + R): X [N, groups C, in..], optional bias B [groups M], optional residual R and Y [N, groups
+// M, out..]. W is [groups M, C, kernel..], or [groups C, M, kernel..] for a transposed convolution. Unused axes come
+// first and have size 1.
 struct ConvolutionProblem {
   using Axes = std::array<int64_t, kSpatialAxes>;
   bool transposed = false, has_bias = false;

@@ -10,7 +10,7 @@
 namespace graphopt::cpu {
 
 // The axis of y along which the implicit GEMM vectorizes: pixels, or output channels if there are few pixels. kTiles:
-// AMX tiles of both, in bfloat16 only.
+// AMX tiles of pixels and output channels, in bfloat16 only.
 enum class FusedConvVectors { kPixels, kChannels, kTiles };
 
 // Returns the fastest choice. Unknown sizes p.in are 0.

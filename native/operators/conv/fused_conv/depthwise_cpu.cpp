@@ -1,4 +1,5 @@
-// Depthwise convolutions (one input and one output channel in each group), two groups at a time.
+// Depthwise convolutions (one input and one output channel in each group), two groups at a time. A word (32 bits) has
+// the bfloat16 values of one pixel in the channels of both groups.
 #include "operators/conv/fused_conv/depthwise_cpu.h"
 
 #include <array>
@@ -35,7 +36,7 @@ constexpr int64_t kStacked = 4;
 // words inside the row. With kNarrow, a vector has L / 2 columns of each of two rows of y.
 template <int kStride, bool kNarrow>
 struct Columns {
-  int64_t at, lo, hi;
+  int64_t at, lo, hi;  // the words at + [lo, hi) are inside the row
 #if defined(__AVX512F__)
   __mmask16 low, high;  // masks of the first and the second L words
 #endif
@@ -53,6 +54,7 @@ struct Columns {
 #endif
   }
 
+  // Loads the words from `row`. With kNarrow, the second half comes from `next`, the row of x for the second row of y.
   Words of(const Word* row, const Word* next, int64_t stride) const {
 #if defined(__AVX512F__)
     if constexpr (kNarrow && kStride == 1) {
@@ -127,7 +129,7 @@ struct Filter {
     }
   }
 
-  // Computes the convolution, one work item for each two groups of an image.
+  // Computes the convolution, one work item for every two groups of an image.
   static void run(const ConvolutionProblem& p, const void* x, const float* w, const float* bias,
                   Residual<float> residual, Outputs<float> to, Parallel& parallel, void* memory) {
     const int64_t taps = p.taps(), pairs = p.groups / 2, width = p.kernel[2], step = kStacked * kRowsOfVector;
@@ -187,8 +189,8 @@ struct Filter {
   }
 };
 
-// Returns the offset of the interleaved weights. Before them are the plain weights, and a vector of padding for reads
-// beyond their end.
+// Returns the offset of the interleaved weights (SamePlanes::pack), in floats. The plain weights come first, then a
+// vector of padding for reads beyond their end.
 int64_t interleaved_weights(const ConvolutionProblem& p) {
   return round_up(p.y_channels() * p.taps() + L, L);
 }
@@ -212,16 +214,17 @@ Words interleaved(Words a, Words b) {
   }
 }
 
-// Selects the sums of the first or the second channel from the sums of interleaved<0> and interleaved<1>.
+// Indices that select one channel (0 or 1) from the sums of interleaved<0> and interleaved<1>, in the order of the
+// pixels.
 template <int kChannel>
 struct OfChannel {
   static constexpr int at(int i) { return i / 4 * 4 + i % 2 * 2 + kChannel + (i % 4 < 2 ? 0 : L); }
 };
 
-// A window of kKernel x kKernel taps, where kKernel is odd, with "same" padding. Taps are multiplied two at a time:
-// adjacent taps of a row and, in the last column, taps of two rows. The last tap is multiplied alone. A vector has
-// consecutive pixels of a plane, which may be in several rows. Each row of the window is read once, and shifts produce
-// its other columns. Masks clear words outside the row or the plane.
+// A window of kKernel x kKernel taps, where kKernel is odd, padded so that y is as large as x. Taps are multiplied two
+// at a time: adjacent taps of a row and, in the last column, taps of two rows. The last tap is multiplied alone. A
+// vector has consecutive pixels of a plane, which may be in several rows. Each row of the window is read once, and
+// shifts produce its other columns. Masks clear words outside the row or the plane.
 template <int kKernel>
 struct SamePlanes {
   static constexpr int64_t kTaps = kKernel * kKernel, kTapPairs = (kTaps + 1) / 2;
@@ -232,7 +235,7 @@ struct SamePlanes {
     std::array<Lanes, kKernel> inside, columns;
   };
 
-  // Returns the masks of the vectors of a plane and of one more vector.
+  // Returns the masks of the vectors of a plane and of one more vector, because the next vector is always read ahead.
   static std::vector<Masks> masks_of(const ConvolutionProblem& p) {
     const int64_t size = p.out_size(), width = p.out[2];
     std::vector<Masks> masks(static_cast<size_t>(ceil_div(size, L) + 1));
@@ -266,7 +269,7 @@ struct SamePlanes {
     if constexpr (kColumn + 1 < kKernel) each_column<kColumn + 1>(f);
   }
   // Calls f(first tap, second tap) for all pairs of taps in the order of summation. The second tap of the last call is
-  // -1.
+  // -1: none.
   template <class F>
   [[gnu::always_inline]] static void each_tap_pair(const F& f) {
 #pragma GCC unroll 5

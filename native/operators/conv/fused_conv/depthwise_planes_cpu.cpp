@@ -6,10 +6,11 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kPlaneBytes = 16 << 10;  // bytes of s (strips.h) for one plane: half a first-level cache
-constexpr int64_t kPlaneVectors = 4;       // vectors of one plane that are computed together
+// Bytes of s (the packed x, strips.h) for one plane: half a first-level cache.
+constexpr int64_t kPlaneBytes = 16 << 10;
+constexpr int64_t kPlaneVectors = 4;  // vectors of one plane that are computed together
 
-// Computes kVectors vectors of sums over the taps and passes them to `finish`; o [kVectors L] as in Finish.
+// Computes kVectors vectors of sums over the taps and passes them to `finish`. o [kVectors L]: the buffer of Finish.
 template <int kVectors, class T>
 void filter(const float* s, const int64_t* offsets, const float* w, int64_t taps, float* o,
             const Finish<T>& finish) {

@@ -54,7 +54,7 @@ struct Finish {
   const T* slopes;
   T* y;
   Word* nchw2c;
-  int64_t plane;
+  int64_t plane;         // elements of a channel of y
   const Pixels* pixels;  // for each vector
   Bounds bounds;
   bool bounded;  // `bounds` is the entire activation

@@ -1,8 +1,8 @@
 // Convolutions with several input or output channels in each group, as an implicit GEMM. A step of the GEMM is one tap
 // of the window for one word: two channels in bfloat16, or one in float32. Each step reads the words of the pixels at
-// an offset in s (strips.h). The rows of the GEMM are output channels and the columns are pixels, as in y. If y has few
-// pixels, vectors of pixels would be partly empty. The rows are then pixels, whose words may be gathered first, and the
-// columns are channels. With AMX, all bfloat16 convolutions run in AMX tiles (tiles_cpu.cpp).
+// an offset in s, the packed x (strips.h). The rows of the GEMM are output channels and the columns are pixels, as in
+// y. If y has few pixels, vectors of pixels would be partly empty. The rows are then pixels, whose words may be
+// gathered first, and the columns are channels. With AMX, all bfloat16 convolutions run in AMX tiles (tiles_cpu.cpp).
 #include "operators/conv/fused_conv/gemm_cpu.h"
 
 #include <memory>
@@ -18,12 +18,12 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// Bytes of weights of the channel blocks that a work item multiplies.
+// Maximum bytes of weights of the channel blocks that a work item multiplies.
 constexpr int64_t kGroupBytes = 256 << 10;
-// Half a second-level cache: the other half is for panels of weights.
+// Maximum bytes of gathered words: half a second-level cache. The other half is for panels of weights.
 constexpr int64_t kGatheredBytes = 512 << 10;
 constexpr int64_t kCachedBytes = 128 << 10;  // the largest schedule that is cached for the next run
-// Fraction of used elements below which vectors of pixels are slower than of channels.
+// If pixels fill less than this fraction of their vectors, vectors of channels are faster.
 constexpr double kFull = 0.9;
 
 template <class E>
@@ -51,9 +51,9 @@ int64_t block_slot(const ConvolutionProblem& p) {
   return steps_of<E>(p) * kMaxRows + L;
 }
 
-// Returns whether the words of pixels are gathered if pixels are the rows of the GEMM. They are not gathered if they
-// would exceed kGatheredBytes and a row of y fills blocks well. Each block then has pixels of one row, whose words are
-// adjacent in s.
+// For a GEMM whose rows are pixels: returns whether their words are gathered. If they would exceed kGatheredBytes and a
+// row of y fills blocks well, they are not gathered. Each block then has pixels of one row, whose words are adjacent in
+// s.
 template <class E>
 bool gathers(const ConvolutionProblem& p, const Strips& strips) {
   const Strip strip = strips.at(p, 0);
@@ -91,7 +91,7 @@ std::vector<PixelBlock> pixel_blocks(const ConvolutionProblem& p, const Strip& s
 
 // The number of gathered words, zero if words are read from s. With AMX, these are the words of the tiles of all
 // threads; otherwise those of a strip of all images that are multiplied together. `of_image`: the gathered words of one
-// image.
+// image; 0 with AMX.
 struct Gathered {
   int64_t words = 0, of_image = 0;
 };

@@ -29,7 +29,8 @@ class WindowedOperator : public WeightedOperator<ConvolutionProblem> {
   Problem window_problem(const Shape& w) const;
   // Sets C and M.
   virtual void set_channels(Problem& p, const Shape& w) const = 0;
-  // Sets sizes from the shape of X; unknown dimensions are negative. Throws Error for sizes that are too large.
+  // Sets N, `in` and `out` from the shape of X; unknown dimensions are negative. May throw Error if sizes are too
+  // large.
   virtual void set_sizes(Problem& p, const Shape& x) const = 0;
   // Returns the NCHW shape of X.
   virtual Shape nchw_shape(const Shape& x) const { return x; }

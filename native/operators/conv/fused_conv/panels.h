@@ -8,7 +8,7 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Panels [begin, end) of the vectors of a strip. The last panel may have one vector.
+// Panels [begin, end) of a strip. A panel has kPanel vectors of pixels; the last panel may have one.
 struct Panels {
   const Pixels* pixels;
   int64_t vectors, begin, end;

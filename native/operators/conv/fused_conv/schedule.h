@@ -21,9 +21,10 @@ struct TileSource {
   bool gathered;
 };
 
+// The tables of one strip.
 struct StripSchedule {
   Strip strip;
-  std::vector<int64_t> offsets;  // [step]
+  std::vector<int64_t> offsets;  // [step], in words of s
   // [image][step], only if x is read in place: offsets for vectors that read beyond the end of x. Each run copies the
   // end of x and sets the offset of the last step to the copy.
   std::vector<std::vector<int64_t>> at_end = {};

@@ -1,11 +1,11 @@
 // The packing of x for the CPU kernels of FusedConv. x is packed strip by strip, with its padding, as words of two
 // channels (in bfloat16) or one channel. A phase is a position modulo the stride. Elements are sorted by phase:
-// adjacent pixels of y then read adjacent words.
+// adjacent pixels of y then read adjacent words. The packed strip is called s:
 //
 //   s [group][pair of channels][phase][depth][row][column]
 //
 // The position of a pixel of y is the position of its first tap in s. Pixels have the same order in s as in y. Between
-// the pixels, s has columns and rows that only the other taps read. Vectors also have results for these positions;
+// the pixels, s has columns and rows that only the other taps read. Vectors also compute results at these positions;
 // stores drop them. For kernel files only (see cpu/isa.h).
 #pragma once
 
@@ -26,7 +26,7 @@ constexpr int64_t kStripBytes = 256 << 10;  // bytes of s per thread: a part of 
 struct Strip {
   ConvolutionProblem::Axes out, first;    // sizes and first index of the part of y
   ConvolutionProblem::Axes phases, size;  // number of phases of s, and sizes of a phase
-  int64_t plane, words;                   // words of a phase, and of a pair of channels
+  int64_t plane, words;                   // words of a phase, and of all phases of a pair of channels
 
   Strip(const ConvolutionProblem& p, size_t axis, int64_t begin, int64_t end) {
     plane = words = 1;
@@ -64,7 +64,7 @@ struct Strip {
 // The division of y into strips whose s fits in the caches.
 struct Strips {
   size_t axis;   // the first axis with more than one element
-  int64_t most;  // most elements of this axis in a strip
+  int64_t most;  // maximum number of elements of this axis in a strip
 
   // Strips have at most `bytes` of s, with `depth` planes of words, and at least `least` elements of the axis.
   Strips(const ConvolutionProblem& p, int64_t bytes, int64_t depth, int64_t least) : axis(0) {
@@ -88,15 +88,15 @@ struct Strips {
 struct Sharing {
   int64_t workers, images;
 
-  // Returns the number of parts of each of the `items` items of an image: at most `most`, and about four parts for each
-  // thread in all.
+  // Each image has `items` work items. Returns into how many parts to divide each item: at most `most`. All images
+  // together then have about four parts for each thread.
   int64_t parts(int64_t items, int64_t most) const {
     return workers == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * workers, items * images), 1, most);
   }
 };
 
-// Returns whether the words of the last channel have two adjacent columns of the window, because the number of channels
-// is odd. Each step of the last channel then multiplies two taps of a row.
+// Returns whether the words of the last channel have two adjacent columns of the window. This needs an odd number of
+// channels, whose last channel is without a partner. Each step of the last channel then multiplies two taps of a row.
 template <class E>
 bool pairs_columns(const ConvolutionProblem& p) {
   return E::kDepth > 1 && p.C % 2 != 0 && p.kernel[2] > 1;

@@ -13,7 +13,7 @@ namespace {
 
 static_assert(kWidth == kTileSide && kPanel == kBlockTiles);
 
-// Bytes of weights of the channel blocks that a work item multiplies.
+// Maximum bytes of weights of the channel blocks that a work item multiplies.
 constexpr int64_t kPassBytes = 512 << 10;
 constexpr int64_t kGatheredWords = kTileSide * kPanelWidth;  // gathered words of 16 steps
 
@@ -28,6 +28,7 @@ struct Columns {
 };
 
 // Whether the 16 steps from `first` on are adjacent pairs of channels of one tap, whose words have a constant stride.
+// If x is read in place, the last 16 steps do not count: vectors at the end read the last step from a copy.
 bool has_constant_stride(const ConvolutionProblem& p, int64_t steps, int64_t first, bool in_place) {
   if (pairs_columns<Bfloat16Pairs>(p) || first + kTileSide > steps ||
       (in_place && first + kTileSide == steps))

@@ -65,7 +65,7 @@ struct StripTables {
 // The packed x: panels of pixels (pack_panels) or a strip (pack_strip).
 struct PackedX {
   const Word* x;
-  int64_t group, panel;  // strides in words
+  int64_t group, panel;  // strides of groups and panels, in words
 };
 // The packed x and the loop that packs it.
 struct PackedInput {

@@ -120,7 +120,7 @@ inline const float* interleave_phases(const PhaseRow& row, const float* sums, in
     }
     return scratch.interleaved;
   }
-  // Perfect shuffles of the phases' upper and lower halves.
+  // Each pass interleaves the first and the second half of the sequences: a perfect shuffle.
   float *from = scratch.interleaved, *to = scratch.shuffled;
   for (int64_t i = 0; i < n / 2; ++i) interleave(phase(i), phase(i + n / 2), width, from + 2 * i * width);
   for (int64_t pass = 2; pass < n; pass *= 2) {

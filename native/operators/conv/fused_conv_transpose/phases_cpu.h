@@ -13,8 +13,8 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t kMostPhases = 16;      // most phases, over all axes, that are computed together
-constexpr int64_t kMostBundleRows = 64;  // most rows of a bundle with several channels
+constexpr int64_t kMostPhases = 16;      // maximum number of phases (over all axes) in a set
+constexpr int64_t kMostBundleRows = 64;  // maximum number of rows of a bundle with several channels
 constexpr int64_t kFullRows = 4;         // a block of fewer rows takes as long as one of this number
 
 // The taps along an axis that contribute to elements of y with this remainder. `distances`: for each tap, the distance
@@ -48,14 +48,14 @@ struct PhaseGemm {
 // The phases of a row of y along the last axis.
 struct PhaseRow {
   int64_t depth, height;        // remainders along the first two axes
-  std::vector<int64_t> phases;  // in the order of their remainders
+  std::vector<int64_t> phases;  // indices in the set, in the order of the remainders
 };
 
 // Phases that are computed together. The indices of a GEMM's phases are consecutive.
 struct PhaseSet {
   std::vector<PhaseGemm> gemms;
   std::vector<PhaseRow> rows;
-  int64_t phases = 0, taps = 0;
+  int64_t phases = 0, taps = 0;  // number of phases, and of the taps of all phases
 };
 
 // The phases of a set for `channels` channels of a group of y, from channel `first` on.
@@ -153,8 +153,8 @@ struct PhasePlan {
     }
   }
 
-  // Returns the number of channels of a bundle with the lowest cost. Partly filled blocks waste time, and each bundle
-  // reads x again.
+  // Returns the number of channels for which a bundle has the lowest cost per channel. Partly filled blocks waste time,
+  // and each bundle reads x again.
   static int64_t channels_of_bundle(const ConvolutionProblem& p, const PhaseSet& set) {
     int64_t best = 1;
     double lowest = 0;

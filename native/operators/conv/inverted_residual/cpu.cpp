@@ -45,7 +45,7 @@ struct RowsOfImage {
   float* row_of(float* s, int64_t h) const { return s + h % plan.height * plan.width * L; }
 
   // Computes rows [begin, end) of one panel of the first convolution and stores them to s. begin and end count from the
-  // first padding row. Prefetches `lines` cache lines of d at `results`.
+  // first padding row. Prefetches `lines` pixels of d from `results` on, for the second convolution.
   template <int kVectors>
   void expand(int64_t panel, int64_t begin, int64_t end, float* to, const float* results,
               int64_t lines) const {

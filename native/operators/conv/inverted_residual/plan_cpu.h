@@ -20,7 +20,7 @@ constexpr int64_t kStepBytes = 20 << 10;  // bytes of s for a panel: most of a f
 constexpr double kAllRowsOfD = 0.5;   // for d, if all rows of y are computed at a time
 constexpr double kBlockOfD = 0.1875;  // for d, if y is computed in blocks of rows
 constexpr double kWeights = 0.375;    // for W3
-constexpr int64_t kFewestRows = 4;    // fewest rows of a tile of the third convolution, if threads share them
+constexpr int64_t kFewestRows = 4;    // fewest pixels of a tile of the third convolution with several threads
 constexpr int64_t kEnoughItems = 8;   // items per thread: more would not balance the load better
 
 inline int64_t part_of_cache(double part) {

@@ -2,8 +2,9 @@
 // X. The columns of a register tile are channels of Y. Its rows are adjacent pixels of Y, whose windows have a constant
 // stride.
 //
-// X is copied if it has padding, if its bytes are signed, or if a row of a window is not a multiple of a word. The
-// padding of the copy has the zero point. Each channel then has one correction for all pixels:
+// X is copied if it has padding, if its bytes are signed, if words have 16-bit elements (without VNNI), or if a segment
+// of a window is not a multiple of a word. The padding of the copy has the zero point. Each channel then has one
+// correction for all pixels:
 //   sum (x - x_zero) w = sum x w - x_zero sum w
 #include <algorithm>
 #include <cstring>
@@ -60,7 +61,7 @@ auto with_format(const F& f) {
 
 // The division of a window into segments, whose elements are adjacent in X.
 struct Segments {
-  int64_t rows, columns;  // of the window
+  int64_t rows, columns;  // rows of the window, and segments of a row
   int64_t elements;       // of one segment
 
   explicit Segments(const Problem& p)
@@ -77,7 +78,8 @@ struct Segments {
   }
 };
 
-// Returns the number of columns, including padding. The sums of their weights follow the packed words.
+// Returns the number of columns of the packed weights, including padding. The sums of their weights follow the packed
+// words.
 int64_t padded_columns(const Problem& p) {
   return is_depthwise(p) ? round_up(p.groups, kSpan) : round_up(p.M, kPanelWidth);
 }
@@ -176,7 +178,7 @@ template <class E>
 struct Tile {
   const typename E::Value* x;  // the window of the first pixel
   int64_t pixel;               // elements between the windows of two pixels
-  int64_t row, column;         // elements of X between two segments
+  int64_t row, column;         // elements of X between segments of adjacent rows, and of adjacent columns
   Segments segments;
   uint8_t* y;
   int64_t y_stride;
@@ -245,8 +247,8 @@ struct MultiplyTile {
   };
 };
 
-// The tiles of Y. A line is a row of Y, or all pixels if the window is one pixel. The windows of a line have a constant
-// stride.
+// The tiles of Y. A line is a row of Y, or all pixels if window and strides are 1. The windows of a line have a
+// constant stride.
 struct Tiles {
   int64_t lines, pixels;  // of each line
   int64_t per_line;

@@ -1,7 +1,7 @@
 // Depthwise convolution of bytes in channels last. For kernel files only (see cpu/isa.h).
 //
-// A word has four bytes of a channel: one column of four rows. Interleaving rows of X produces the words of a column,
-// which are used for all columns of the window. A block has kSpan channels in four vectors.
+// A word has four bytes of one channel: its elements in one column of four rows. Interleaving rows of X produces the
+// words of a column, which are used for all columns of the window. A block has kSpan channels in four vectors.
 #pragma once
 
 #include "cpu/microkernels/byte_gemm.h"
@@ -25,7 +25,7 @@ struct DepthwiseRow {
   const uint8_t* padding;
   std::vector<const uint8_t*>
       rows;                // their number is a multiple of kBytes; rows below the window have zero weights
-  bool exceeds_x = false;  // a vector of bytes from the last pixel of a row on exceeds X
+  bool exceeds_x = false;  // a vector from the last pixel of one of the rows on ends beyond X
 
   // `line` is the index of the row of Y in all images.
   DepthwiseRow(const ConvolutionProblem& problem, const uint8_t* x, const uint8_t* padding_row, int64_t line)

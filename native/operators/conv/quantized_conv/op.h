@@ -50,7 +50,7 @@ struct ConvQuantization {
 };
 
 // T is uint8_t; q.is_signed gives the type of X and Y. The result does not depend on the number of threads. Sums wrap
-// modulo 2^32. Packed weights depend on p.groups, p.M, p.C, p.kernel, and on whether p.dilation is 1.
+// modulo 2^32. Packed weights depend on p.groups, p.M, p.C, p.kernel, and on whether p.dilation[2] is 1.
 GRAPHOPT_CPU_KERNEL(size_t, quantized_conv_weights, (const ConvolutionProblem& p), (p))
 GRAPHOPT_CPU_KERNEL(void, quantized_conv_prepare,
                     (const ConvolutionProblem& p, const int8_t* w, void* weights), (p, w, weights))

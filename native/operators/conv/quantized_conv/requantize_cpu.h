@@ -18,7 +18,7 @@ struct Requantization {
   const int32_t* offsets;  // - x_zero sum(w)
   const float *factors, *addends;
   float least, most;  // limits before zero is added
-  int32_t zero;       // of Y's type
+  int32_t zero;       // zero point of Y, in Y's type
 };
 
 // The same for one vector of columns, in registers. A store of bytes may alias the parameters: without this copy, a

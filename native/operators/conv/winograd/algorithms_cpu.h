@@ -84,8 +84,8 @@ struct F4x4Rows : F4x4 {};
 template <class A>
 constexpr bool kHalfTransformed = std::is_same_v<A, F4x4Rows>;
 
-// Transforms the 9 C weights w of an output channel to [xi][k] with strides xi_stride and k_stride, or for F4x4Rows to
-// [row][k][3] with stride k_stride.
+// Transforms the 9 C weights w of an output channel to [xi][k] with strides xi_stride and k_stride. xi is the index of
+// a point (an element of a transformed tile). For F4x4Rows, transforms to [row][k][3] with stride k_stride.
 template <class A, class T>
 void transform_weights(const T* w, int64_t C, float* u, int64_t xi_stride, int64_t k_stride) {
   for (int64_t c = 0; c < C; ++c, w += 9) {
@@ -121,7 +121,7 @@ int64_t depth(const ConvolutionProblem& p) {
   return A::kAlpha == 1 ? 9 * p.C : p.C;
 }
 
-// Elements of a transformed tile, which are called points.
+// Number of points: elements of a transformed tile.
 template <class A>
 constexpr int64_t kPoints = int64_t{A::kAlpha} * A::kAlpha;
 
@@ -149,9 +149,9 @@ void prepare(const ConvolutionProblem& p, const T* w, float* u) {
 
 // The tiles of a problem in the order image, row of tiles, column of tiles, and the layout of their data.
 struct Geometry {
-  int64_t tiles_x, tiles_y;
-  int64_t k;         // K
-  int64_t k_blocks;  // K / L, rounded up
+  int64_t tiles_x, tiles_y;  // tiles in a row and in a column of an image
+  int64_t k;                 // K
+  int64_t k_blocks;          // K / L, rounded up
 };
 
 template <class A>

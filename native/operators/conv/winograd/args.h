@@ -1,4 +1,5 @@
-// Arguments of the winograd_* and implicit_* kernels.
+// Arguments of the winograd_* and implicit_* kernels. A transformed tile has t positions: 36 for F(4x4, 3x3), and 16
+// for F(2x2, 3x3).
 #pragma once
 
 #include "device/args.h"
@@ -24,7 +25,7 @@ struct WinogradFilterArgs : Arguments<2, 40> {
 // The tiles of a launch: `count` tiles from index `first` on. Tiles are ordered by image, row, column.
 struct Tiles {
   uint32_t first, count;
-  Divisor per_image, across;
+  Divisor per_image, across;  // tiles of an image, and of a row of tiles
 };
 
 // X [N, C, H, W] -> V [t, C, stride]. One work-item for each channel and tile; adjacent work-items have adjacent tiles.
@@ -56,7 +57,8 @@ struct WinogradOutputArgs : Arguments<4, 104> {
   Activation act;
 };
 
-// W [M, C, 3, 3] -> [rows, columns], row 9 c + 3 r + s, padded with zeros: the left operand of the implicit GEMM.
+// W [M, C, 3, 3] -> U [rows, columns], the left operand of the implicit GEMM, padded with zeros. Row 9 c + 3 r + s has
+// channel c and tap (r, s).
 struct ImplicitFilterArgs : Arguments<2, 40> {
   In w;
   Out u;

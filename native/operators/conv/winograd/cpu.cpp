@@ -9,7 +9,7 @@
 //   v [kAlpha^2][K / L][tiles][L]      input, transformed; one vector holds L channels of one tile
 //   u [M / panel][kAlpha^2][K][panel]  weights, transformed; a panel is kPanel vectors of output channels
 //     [M / panel][kAlpha][K][3][panel] weights, half-transformed: half as many values
-//   o [kAlpha^2][tiles][panel]         one panel of sums, read back from the second-level cache
+//   o [kAlpha^2][tiles][panel]         sums of one panel; they remain in the second-level cache
 #include "operators/conv/winograd/cpu.h"
 
 #include <algorithm>

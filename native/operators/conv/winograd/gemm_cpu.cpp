@@ -80,7 +80,7 @@ void transform_row(const float* g, int64_t count, int64_t width, float* to) {
 void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int64_t vectors, float* o,
                     const float* next_v, const float* next_u, bool adds) {
   const int64_t pieces = ceil_div(rows, kMaxRows);
-  // The prefetches are too many for one piece. The first `parts` pieces share them.
+  // The first `parts` pieces share the prefetches of next_u, which are too many for one piece.
   const int64_t parts = std::min(pieces, vectors);
   const int64_t step = vectors / parts * L;
   for (int64_t i = 0; i < pieces; ++i) {

@@ -24,7 +24,7 @@ void multiply_half_transformed(const Geometry& g, const float* v, int64_t count,
 // Transformed tiles, and the panels of output channels that they are multiplied by.
 struct TilesByPanels {
   const float* v;
-  int64_t count, panel, end;
+  int64_t count, panel, end;  // `count` tiles; panels [panel, end)
 };
 
 // Multiplies the tiles by each panel of `of`. In o, the strides of panels and points are o_stride and xi_stride floats.

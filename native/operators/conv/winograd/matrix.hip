@@ -5,8 +5,8 @@
 // of 32 channels of a tap is then 64 contiguous bytes of each pixel. All copies to LDS move 16 bytes, without checks of
 // the image's bounds. Y [M, pixels] = U [M, 9 Cp] patches [9 Cp, pixels]; gemm/pipelines/instruction.h multiplies.
 //
-// The kernels need 18 N OH OW C M FLOPs, for (2 H W C + 2 OH OW M) N bytes and twice the packed X. They are
-// compute-bound from about 64 channels on, and reach 200 of the 725 TFLOP/s of a large GEMM on an H200. Launch:
+// The kernels need 18 N OH OW C M FLOPs, for (2 H W C + 2 OH OW M) N bytes, and write and read the packed X once. They
+// are compute-bound from about 64 channels on, and reach 200 of the 725 TFLOP/s of a large GEMM on an H200. Launch:
 // operators/conv/winograd/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "device/platform.h"
@@ -100,7 +100,7 @@ struct MatrixOperands {
       channel -= channels;
       ++tap;
     }
-    // The last step may have half the depth.
+    // Channels are padded to kMatrixConvChannels. If a step is deeper, the last step may be half empty.
     const bool inside = Gemm::kDepth == kMatrixConvChannels || k < depth;
     const int r = tap / 3;
     const uint32_t patch =

@@ -74,7 +74,7 @@ struct CpuWork {
 };
 
 // With few channels, the transforms cost more time than the GEMMs save. F(2x2) is the only Winograd algorithm for
-// float16; for each pixel, it transforms twice as many elements as F(4x4).
+// float16; for each pixel, it transforms almost twice as many elements as F(4x4).
 bool has_few_channels(const CpuWork& work) { return work.p.C < (work.half ? 8 : 3); }
 
 double transformed_bytes(const ConvolutionProblem& p, int64_t tile) {

@@ -33,7 +33,8 @@ ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts
 // algorithm only.
 Plan winograd_conv_prepare_plan(const ConvolutionProblem& p, bool half, ConvAlgorithm algorithm);
 
-// Inputs X, W, B and optional R; output Y; reads the prepared weights. `aligned`: all pointers are multiples of 16.
+// Inputs X, W, B and optional R; output Y; reads the prepared weights. `aligned`: all pointers are multiples of 16
+// bytes.
 Plan winograd_conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const ConvChoice& choice,
                         const DeviceFacts& device);
 
