@@ -7,8 +7,9 @@
 
 namespace graphopt {
 
-// KIND(name, attribute for a, attribute for b); null: the kind has no such parameter. The numeric value of a kind never
-// changes. The table is a macro because a template cannot make an enumerator or a case label.
+// KIND(name, attribute that sets Activation::a, attribute that sets Activation::b). null: the kind does not use the
+// field. The numeric value of a kind never changes. The table is a macro because a template cannot make an enumerator
+// or a case label.
 #define GRAPHOPT_ACTIVATIONS(KIND)   \
   KIND(None, nullptr, nullptr)       \
   KIND(Relu, nullptr, nullptr)       \

@@ -57,8 +57,8 @@ class Choice {
   // Returns the index of the implementation to use:
   // - Call::only if it is set; throws Error if that implementation refuses the work;
   // - `measured` if that implementation accepts the work and has not failed in this call;
-  // - otherwise the first implementation that accepts the work and has not failed; if there is none before the last
-  //   one, the last one, whose `refuse` is not called.
+  // - otherwise the first implementation that accepts the work and has not failed. If all but the last one refuse or
+  //   have failed, returns the last one without calling its `refuse`.
   // If `call` is null, the choice holds for all calls.
   template <class Work, size_t n>
   uint32_t choose(const Implementation<Work> (&list)[n], Work& work, const Call* call,

@@ -20,7 +20,7 @@ struct Dim {
   }
 };
 
-// Empty if the rank is unknown; no operator of com.graphopt has scalar inputs.
+// Empty if the rank is unknown. It never means a scalar, because no operator of com.graphopt has scalar inputs.
 using SymbolicShape = std::vector<Dim>;
 
 // Unknown shapes are not an error: they become known when the node runs.

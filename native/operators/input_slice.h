@@ -11,7 +11,7 @@
 namespace graphopt {
 
 struct InputSlice {
-  static constexpr size_t kInputs = 3;  // the first inputs of a node can be slices
+  static constexpr size_t kInputs = 3;  // only inputs 0, 1 and 2 of a node can be slices
   // Names of the node's attributes, one for each input. Their values are axis, index, axes and shape. Only the provider
   // writes them (runtime/provider/input_slices.h).
   static constexpr const char* kAttributes[kInputs] = {"slice_of_input_0", "slice_of_input_1",

@@ -104,8 +104,8 @@ class Node : public Attributes {
   bool has_input(size_t i) const { return i < inputs.size() && inputs[i].present; }
   // Returns the element type of the first input.
   ElementType type() const { return inputs.empty() ? ElementType::kUndefined : inputs[0].type; }
-  // Returns the value of a constant input; nothing if the input is not constant. The value is valid as long as the
-  // kernel that was created from the node. It is in device memory if the kernel reads the input there.
+  // Returns the value of a constant input; nothing if the input is not constant. The value stays valid until the kernel
+  // that was created from the node is destroyed. It is in device memory if the kernel reads the input there.
   virtual std::optional<Tensor> constant(size_t i) const = 0;
   // Returns the element of a tensor attribute with one element; nothing if the attribute is missing or the class does
   // not override this function. Throws Error if the attribute has another number of elements.
@@ -150,8 +150,8 @@ class State {
   void (*destroy_)(void*) = nullptr;
 };
 
-// One call of a kernel. The caller sets the fields above `---`, and plan sets the fields below it. Then the caller
-// sets the memory of the outputs and the workspace.
+// One call of a kernel. The caller sets the fields above `---`. Then plan sets workspace_bytes, state, and the outputs
+// except their memory. Then the caller sets `workspace` and the memory of the outputs.
 struct Call {
   Tensors inputs;
   Tensors outputs;  // as many as the node has
@@ -172,11 +172,10 @@ struct Call {
   gpu::Measured* measured = nullptr;
 
   // ---
-  // plan also sets the type, shape and place of each output.
-  size_t workspace_bytes = 0;  // on the device, aligned to 256 bytes; for CPU kernels to 64 bytes
+  size_t workspace_bytes = 0;
   State state;
 
-  void* workspace = nullptr;
+  void* workspace = nullptr;  // aligned to 256 bytes on a device, to 64 bytes on the CPU
 
   bool has_input(size_t i) const { return i < inputs.size() && inputs[i].present(); }
   // Throws Error if the input is omitted.

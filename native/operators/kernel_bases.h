@@ -73,8 +73,7 @@ const T* data(const Call& call, size_t i) {
 }
 
 // A kernel for an operator whose tensors all have the element type T. It calls kRun with the problem, kInputs
-// inputs, the output and the threads. If kWorkspace is given, which returns the bytes of the workspace, kRun also
-// receives the workspace.
+// inputs, the output and the threads. kWorkspace, if given, returns the bytes of a workspace, which kRun receives last.
 template <class Op, class T, size_t kInputs, auto kRun, auto... kWorkspace>
 class CpuKernelOf final : public CpuKernel<Op> {
  public:
@@ -206,8 +205,10 @@ class PlannedKernel final : public gpu::DeviceKernel {
   std::unique_ptr<PlannedKernel> counter_;
 };
 
-// Creates a kernel. `make` is a Planner; or a function of a node and `args` that returns a Planner or a CountedPlanner;
-// or a function of a node, a device and `args` that returns the kernel.
+// Creates a kernel. `make` is one of these:
+// - a Planner;
+// - a function of a node and `args` that returns a Planner or a CountedPlanner;
+// - a function of a node, a device and `args` that returns the kernel.
 template <class Make, class... Args>
 std::unique_ptr<Kernel> make_kernel(const Make& make, const Node& node, gpu::Device& device,
                                     const Args&... args) {
@@ -239,7 +240,7 @@ struct GpuWork {
   bool half;
   const Call& call;
   Program& program;
-  size_t library_bytes = 0;  // required by a vendor library
+  size_t library_bytes = 0;  // bytes of workspace that a vendor library needs
 
   gpu::Device& device() const { return program.device(); }
   const gpu::DeviceFacts& facts() const { return device().facts(); }
@@ -453,8 +454,9 @@ class Kernels {
   }
 
   // Declares that the com.graphopt operators added last have a kernel for several nodes with the same first input
-  // (Registration::create_siblings), except those with a residual or with attributes: the kernel has the attributes of
-  // one node. A KernelOfOp is constructed from an Op, a node, the device and the number of nodes.
+  // (Registration::create_siblings). Operators with a residual or slopes have none. Nor have those whose activation has
+  // attributes, because the kernel reads the attributes of one node only. A KernelOfOp is constructed from an Op, a
+  // node, the device and the number of nodes.
   template <class Op, class KernelOfOp>
   void takes_siblings() {
     for_last<Op>([this](const Op& op, Registration& r) {
@@ -497,7 +499,7 @@ class Kernels {
 
   Registration& add();
 
-  // Sets the parts of a registration that are the same on all devices.
+  // Adds a registration and sets the fields that are the same on all devices.
   template <class Op>
   Registration& describe(const Op& op, Where where, Reuse reuse) {
     Registration& r = add();

@@ -7,8 +7,8 @@
 namespace graphopt {
 
 // Returns a CPU kernel of every com.graphopt operator for float and, if the operator's name does not end in Bf16, for
-// float16. Each registered name must have a CPU kernel. Otherwise the session would fail, although the model contains
-// the function body.
+// float16. Every registered name must have a CPU kernel. If one had none, sessions with such a node on the CPU would
+// fail, although the model contains the function body.
 Table cpu_kernels();
 
 // Returns the provider's kernels for the device: com.graphopt and ONNX operators.

@@ -1,4 +1,4 @@
-// Channels last: a tensor [N, C, H, W] stored as [N, H, W, C]. Kernels for such tensors see [N, H, W, C] as its shape.
+// Channels last: a tensor [N, C, H, W] stored as [N, H, W, C]. Kernels for this layout receive the shape [N, H, W, C].
 // A region decides which tensors use this layout (runtime/provider/region.h).
 #pragma once
 
@@ -16,7 +16,7 @@ enum class Layout {
   kFirst,    // kernels need channels first
   kAny,      // all axes are treated alike
   kFollows,  // there is a kernel for each layout; the node uses its input's layout
-  kLast,     // channels last is fast enough to be worth layout conversions
+  kLast,     // the node uses channels last, even if its input must be converted
 };
 
 inline Shape to_channels_last(const Shape& s) { return {s[0], s[2], s[3], s[1]}; }

@@ -54,8 +54,8 @@ std::unique_ptr<Graph> capture_runs(const Kernel& kernel, Device& device, Call& 
 }
 
 struct Timed {
-  double seconds;  // the shortest time of one run
-  bool captured;
+  double seconds;  // of one run: the mean over the fastest round
+  bool captured;   // in a graph
 };
 
 // Measures a planned call; returns nothing if it fails. Uses a graph if possible: calling a vendor library for a small

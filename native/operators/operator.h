@@ -26,8 +26,8 @@ class Operator {
   virtual std::string name() const = 0;
   virtual std::vector<Operand> inputs() const = 0;
   virtual size_t outputs() const { return 1; }
-  // Returns the types of the outputs if nodes may omit some of them. Empty: all outputs have input 0's type
-  // and are required.
+  // Returns the element types of the outputs if nodes may omit some of them. Returns an empty list if all outputs are
+  // required; they then have input 0's type.
   virtual std::vector<ElementType> output_types() const { return {}; }
   // Reads the attributes. Throws Error if one is missing or invalid.
   virtual void read(const Node& node) = 0;
@@ -42,8 +42,8 @@ class Operator {
   }
 };
 
-// The operators NAME[Add][act][Bf16] and NAME[Add]PRelu. Their inputs are X, two more, with Add a residual of Y's
-// shape, and with PRelu the slopes.
+// The operators NAME[Add][act][Bf16] and NAME[Add]PRelu. Inputs: X, two inputs that depend on the operator, the
+// residual R in Y's shape (with Add), and the slopes (with PRelu).
 template <class P>
 class TailedOperator : public Operator<P> {
  public:
@@ -77,7 +77,8 @@ class TailedOperator : public Operator<P> {
   }
 
   Tail tail_;
-  bool bfloat16_;  // rounds the factors to bfloat16; only on the CPU and only for float tensors
+  bool
+      bfloat16_;  // rounds the operands of multiplications to bfloat16; only on the CPU and only for float tensors
 
  private:
   const char* stem_;

@@ -31,7 +31,7 @@ enum class Reuse {
   kNone,
   kAlias,    // output 0 has the bytes of input 0 and may be the same memory
   kInplace,  // output 0 may be written over input 0
-  kParts,    // outputs may be stored in input 0 where gpu::DeviceKernel::part says so
+  kParts,    // outputs may be parts of input 0, at the offsets that gpu::DeviceKernel::part returns
 };
 
 enum class Where {
@@ -56,8 +56,8 @@ struct Registration {
   bool float8 = false;        // also accepts float8e4m3fn
   Reuse reuse = Reuse::kNone;
   size_t slices = 0;  // number of first inputs that can be slices (operators/input_slice.h)
-  // Indices of inputs that hold sequence lengths. Nodes that compute only lengths become a separate region. Their mask
-  // grows with each token, but the captured graph of the other nodes remains valid.
+  // Indices of inputs that hold sequence lengths. Nodes that compute only lengths, for example from a padding mask,
+  // become a separate region. The mask grows with each token; the captured graph of the other nodes remains valid.
   std::vector<size_t> length_inputs;
   // Returns true if a plan for these inputs is also valid for another value of host input i. Empty: only for an equal
   // value.

@@ -12,10 +12,10 @@ struct AttentionStrides {
 };
 
 struct AttentionSizes {
-  uint32_t rows;  // query rows of all query heads that share a key/value head
-  int32_t S, T, D, Dv;
-  // Keys of a work-group; a multiple of the block size except for fused_attention_few_*. With kAttentionSeqlensK it is
-  // a power of two, and a work-group has a multiple of it (KeyRange).
+  uint32_t rows;        // query rows of all query heads that share a key/value head
+  int32_t S, T, D, Dv;  // number of queries and of keys; head size of Q and K, and of V
+  // Keys of a work-group; a multiple of the block size except for fused_attention_few_*. With kAttentionSeqlensK,
+  // split_keys is a power of two, and the keys of a work-group are a multiple of split_keys (KeyRange).
   int32_t split_keys;
   int32_t left, right;  // window: keys that a query sees before and after its position
 };
@@ -25,7 +25,8 @@ enum AttentionFlags : int32_t {
   kAttentionGuard = 2,  // NaN probabilities become 0
   // Keys that causality or a window hides are not read: their probability is 0 for every mask.
   kAttentionSkips = 4,
-  kAttentionVectorQ = 8,  // rows of Q are whole vectors; for K and V, offsets in a block also fit in 32 bits
+  // The rows of Q, K, V or O consist of entire vectors. For K and V, offsets in a block also fit in 32 bits.
+  kAttentionVectorQ = 8,
   kAttentionVectorK = 16,
   kAttentionVectorV = 32,
   kAttentionVectorO = 64,
@@ -45,7 +46,7 @@ enum AttentionFlags : int32_t {
   // With a window: a query after the last key has the position of the last key.
   kAttentionEndsAtLastKey = 1 << 16,
   kAttentionSink = 1 << 17,  // adds exp(sink of the head) to each sum of probabilities
-  // Groups of kAttentionKeysTogether keys are aligned in every row of the mask.
+  // In every row of the mask, each group of kAttentionKeysTogether adjacent keys is aligned to the size of the group.
   kAttentionVectorMask = 1 << 18,
   // AttentionRows::kPairs: the first half of the work-groups has the longest blocks, in descending order. The second
   // half has the other blocks, in ascending order. A compute unit then has a long block and a short one.
@@ -61,23 +62,23 @@ struct AttentionScores {
 struct AttentionLayout {
   AttentionStrides q, k, v, o, bias, mask;
   AttentionSizes sizes;
-  Divisor queries;     // S: splits the index of a row into query head and query
-  Divisor row_blocks;  // blocks of rows
-  Divisor heads;       // key/value heads
-  Divisor splits;
-  Divisor ranges;  // consecutive work-groups are in different ranges of all work (AttentionPlace)
-  uint32_t groups_of_range;
+  Divisor queries;           // S: splits the index of a row into query head and query
+  Divisor row_blocks;        // blocks of rows of a key/value head
+  Divisor heads;             // key/value heads
+  Divisor splits;            // of the keys
+  Divisor ranges;            // of the grid; consecutive work-groups are in different ranges (AttentionPlace)
+  uint32_t groups_of_range;  // work-groups of a range
   AttentionScores scores;
 };
 
 // With kAttentionSeqlensK there is neither a mask nor a search for non-finite values. `mask` then points to last_keys,
-// and `nonfinite` to the sinks. Two more pointers would take four scalar registers, which gfx90a does not have.
+// and `nonfinite` to the sinks. Two more pointers would take four scalar registers more than gfx90a has.
 struct AttentionArgs : Arguments<9, 336> {
   Constant q, k, v, bias;  // bias may be null
   Constant mask;           // or last_keys: int32_t [B], the last key of each batch element. Null if unused
   Out o;
   Out partial;     // unnormalised O of each split; null without a split
-  Out statistics;  // highest score and sum of each split
+  Out statistics;  // for each split and row: highest score, sum of probabilities
   // The result of fused_attention_nonfinite_*, or sinks [query heads]. Null if unused, or if all sinks are 0.
   Constant nonfinite;
   AttentionLayout layout;
@@ -96,8 +97,8 @@ constexpr int kAttentionKeysTogether = 4;  // the most adjacent keys whose score
 constexpr int kAttentionThreads = 256;
 constexpr int kAttentionFewRows = 4;  // the most query rows that fused_attention_few_* accepts
 // kAttentionFewKeys: keys that a work-item of fused_attention_few_* loads in an iteration. kAttentionFewStages: LDS
-// buffers on devices with direct copies from memory to LDS, one for each iteration in flight. They take 96 KiB, so two
-// work-groups fit on a compute unit.
+// buffers on NVIDIA GPUs, which copy directly from memory to LDS: one for each iteration in flight. They take 96 KiB,
+// so two work-groups fit on a compute unit.
 constexpr int kAttentionFewKeys = 4, kAttentionFewStages = 3;
 constexpr int kAttentionFewLds = kAttentionFewStages * 2 * kAttentionFewKeys * kAttentionThreads * 16;
 
@@ -117,8 +118,9 @@ struct AttentionCombineArgs : Arguments<6, 176> {
 // Keys whose values a work-group of fused_attention_nonfinite_* checks.
 constexpr int kAttentionNonfiniteKeys = 512;
 
-// Finds, for each column of V and each part of kAttentionNonfiniteKeys keys, the last key with a non-finite value, or
-// -1. A work-group processes one part; `across` work-items, a power of two, read the packs of a row.
+// The keys are divided into parts of kAttentionNonfiniteKeys keys. For each part and each column of V, finds the last
+// key with a non-finite value, or -1. A work-group processes one part. `across` work-items, a power of two, read the
+// packs of a row.
 struct AttentionNonfiniteArgs : Arguments<2, 80> {
   Constant v;
   Out nonfinite;  // [key/value heads][parts][Dv]

@@ -265,7 +265,7 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
       compute(scratch, i);
     }
   };
-  // With one worker, the calling thread computes all items, except if there are several and the pool has one worker.
+  // If the plan needs only one of several workers, or has one item, the calling thread computes all items.
   if (workers <= 1 && (plan.items <= 1 || parallel.workers() > 1)) {
     work(0);
   } else {

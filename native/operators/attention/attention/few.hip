@@ -4,8 +4,8 @@
 // Memory-bound: K and V are read once, 16 bytes per work-item, several keys at a time. A group of kLanes adjacent
 // work-items loads one row of K; it processes every kGroups-th key with a separate online softmax (FewSoftmax). The
 // results of the groups are merged within each wave, then between waves through LDS. On devices with direct copies from
-// memory to LDS, the next kStages - 1 iterations are loaded into LDS during the current one. Their loads would take so
-// many registers that too few waves fit on a compute unit. The keys are split among work-groups, and
+// memory to LDS, the next kStages - 1 iterations are loaded into LDS during the current one. In registers they would
+// take so much space that too few waves fit on a compute unit. The keys are split among work-groups, and
 // fused_attention_combine_* merges the results. Launch: operators/attention/attention/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "operators/attention/attention/operands.h"
@@ -14,7 +14,7 @@ namespace graphopt::hip {
 
 // Keys that a group loads in one iteration; the loads do not depend on each other.
 constexpr int kKeysAtOnce = kAttentionFewKeys;
-// The emulator has this path, too, for tests.
+// Whether the next iterations are loaded into LDS in advance. Tests on the CPU use this path with waves of 32.
 constexpr bool kFewAhead = kCopiesToLds || (kOnCpu && kWave == 32);
 constexpr int kStages = kCopiesToLds ? kAttentionFewStages : 2;
 
@@ -42,8 +42,8 @@ struct FewKeys {
   const T *k, *v;  // addresses of the next iteration to load
   ptrdiff_t k_step, v_step;
   bool in_k, in_v;
-  int remaining;  // keys, from the group's first key of the next iteration on
-  int begun = 0, taken = 0;
+  int remaining;             // keys, from the group's first key of the next iteration on
+  int begun = 0, taken = 0;  // with kFewAhead: the LDS buffers to fill and to read next
   Bits128 staged[kFewAhead ? 1 : 2 * kKeysAtOnce];
 
   DEVICE FewKeys(typename Few::Lds& to, const AttentionLayout& layout, const T* keys, const T* values, int d,
@@ -109,7 +109,8 @@ struct FewSoftmax {
   static constexpr int kSize = Pack<T>::kSize, kLanes = FewRows<T, kHead, kRows>::kLanes;
   static constexpr int kScores = kRows * kKeysAtOnce;  // row-major
   static constexpr int kOwn = kScores > kLanes ? kScores / kLanes : 1;
-  static constexpr int kOwners = kScores / kOwn;  // groups with more work-items have copies of the scores
+  static constexpr int kOwners =
+      kScores / kOwn;  // in a larger group, several work-items have the same scores
   static_assert(kRows <= kLanes, "all own scores are in one row");
 
   float q[kRows][kSize], o[kRows][kSize] = {};
@@ -231,8 +232,8 @@ struct FewSoftmax {
 struct FewPlace {
   const AttentionLayout& layout;
   uint32_t id, batch, head, first_head;  // first_head: first head of Q
-  int rows, begin, end;
-  bool is_used;  // false: this split has no keys
+  int rows, begin, end;                  // number of rows; keys [begin, end)
+  bool is_used;                          // false: this split has no keys
 
   DEVICE FewPlace(const AttentionLayout& of, const int32_t* last_keys)
       : layout(of), id(static_cast<uint32_t>(block_x())), rows(static_cast<int>(of.sizes.rows)) {
@@ -326,8 +327,7 @@ DEVICE void attention_few(const AttentionArgs& args) {
     ahead.take(keys, values);
     softmax.add(keys, values, place.end - first_key - group, layout.scores);
   }
-  // `lds.merge` overlaps the buffers of all copies, also of copies that were started for iterations beyond the last
-  // one.
+  // Copies for iterations beyond the last one may still write to the buffers that `lds.merge` overlaps.
   if constexpr (kFewAhead) {
     wait_for_copies();
     barrier();

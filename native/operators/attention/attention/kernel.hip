@@ -366,7 +366,7 @@ DEVICE void fused_attention(const AttentionArgs& args) {
     multiply_single_buffered<T, P, kPlain>(args, place, lds, gemms, softmax);
   }
   if constexpr (kGcn || (kWave == 64 && !kPlain)) {
-    // During the loop, there are too few scalar registers for the members of `place`.
+    // Computes the members of `place` again: during the loop, there are too few scalar registers to keep them.
     const AttentionPlace<P> same_place(reload<true>(args).layout, args.last_keys());
     finish_attention<T, P, kPlain>(args, same_place, lds, gemms, softmax);
   } else {

@@ -21,7 +21,7 @@ struct AttentionRow {
 };
 
 // Returns the first key that is read for a query at a position: the start of the query's window, rounded down to a
-// multiple of kAttentionNonfiniteKeys. The unread keys are then entire parts of fused_attention_nonfinite_*.
+// multiple of kAttentionNonfiniteKeys. The keys before it are then entire parts (AttentionNonfiniteArgs).
 DEVICE int first_read(const AttentionSizes& sizes, int position, int32_t flags) {
   const int from = position - sizes.left;
   return (flags & kAttentionWindow) == 0 || from < 0
@@ -41,8 +41,8 @@ struct AttentionPlace {
   bool is_used;         // false: this split has no keys
   int ahead;            // offset from a query to the last key that it sees
   int first_hidden;     // the first key that causality hides from at least one row
-  int last_seen;        // the last key that a window shows to a query
-  int begin, end;       // keys; at `end`, the next split begins or no row sees another key
+  int last_seen;        // the last key that any query sees; unlimited without kAttentionEndsAtLastKey
+  int begin, end;       // the keys [begin, end) of this split that a row may see
 
   // GCN reads the flags again at each use: a result that is kept during the loop takes two scalar registers.
   DEVICE int32_t flags() const {
@@ -60,7 +60,7 @@ struct AttentionPlace {
     const int block = opaque(static_cast<int>(all_heads)) * static_cast<int>(layout.row_blocks.d) + row_block;
     return static_cast<size_t>(block) * layout.splits.d + static_cast<size_t>(split);
   }
-  // Returns n such that no work-group with these rows reads a key in the first n parts of fused_attention_nonfinite_*.
+  // Returns n such that no work-group with these rows reads a key in the first n parts (AttentionNonfiniteArgs).
   DEVICE int unread_parts() const {
     const AttentionRow low = row_at(opaque(first_row)), high = row_or_last(P::kBlockRows - 1);
     const int lowest = low.head == high.head ? low.query : 0;

@@ -128,7 +128,7 @@ struct MatrixAttention {
       keep_order();
     }
   }
-  // Groups of adjacent keys of a slot, in the order of each_of: f(first key)
+  // each_group calls f(first key) for each group of kKeysTogether adjacent keys of a slot, in the order of each_of.
   static constexpr int kKeysTogether = Instruction::kContiguous;
   static constexpr int kKeyGroups = kN * Instruction::kSums / Instruction::kRows / kKeysTogether;
   static constexpr bool kMaskAhead = kKeysTogether > 1;  // otherwise there are too few registers
@@ -156,8 +156,8 @@ struct MatrixAttention {
   }
 
   // Each of two wave groups keeps half of the rows. For the other half, a work-item sends its sums of p V, its highest
-  // scores and its sums of p. The receiver is the work-item of the other group with the same rows. They use the LDS
-  // after Q. One access moves four elements, and adjacent work-items access different banks.
+  // scores and its sums of p. The receiver is the work-item of the other group with the same rows. The exchange uses
+  // the LDS after Q. One access moves four elements, and adjacent work-items access different banks.
   static constexpr int kKeptM = kM / kWaveGroups, kKept = kKeptM * Instruction::kRows;
   static constexpr int kExchangedOutputs = kKeptM * kD * Instruction::kSums,
                        kExchanged = kExchangedOutputs + 2 * kKept;
@@ -401,9 +401,9 @@ struct MatrixAttention {
     UNROLL for (int m = 0; m < kM; ++m) left[m] = left_at(lds, m, d);
   }
 
-  // kKeyTiles: number of operands of K in a step, all for the same part of a head. kLeftAhead: Q of the next part is
-  // loaded from LDS in advance. With fewer tiles of K, enough registers remain for it. kHeldTwice: a wave of RDNA 3
-  // holds each operand twice, which also needs fewer tiles.
+  // kKeyTiles: number of operands of K in a step, all for the same part of a head. Two cases need so many registers
+  // that a step has fewer of them. kLeftAhead: Q of the next part is loaded from LDS in advance. kHeldTwice: a wave of
+  // RDNA 3 holds each operand twice.
   static constexpr bool kHeldTwice = Instruction::kSlots == 16;
   static constexpr bool kLeftAhead = kDoubleBuffered && kQueriesInLds && kHead == 128;
   static constexpr int kKeyTiles = (kLeftAhead || kHeldTwice) && kN % 2 == 0 ? 2 : kN,

@@ -14,7 +14,7 @@ constexpr int rows_of(int vectors) { return vectors == 4 ? 6 : 8; }
 constexpr int kMaxVectors = 2;
 constexpr int rows_of(int vectors) { return vectors == 2 ? 6 : 8; }
 #endif
-constexpr int kMostRows = 8;
+constexpr int kMostRows = 8;  // the largest rows_of()
 constexpr int64_t kPanelFloats = int64_t{kMaxVectors} * kWidth;
 
 // How a matrix product P = A B is stored to C.
@@ -41,8 +41,8 @@ void multiply_half(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t
                    const float* factor);
 #endif
 
-// The same in AMX tiles: C = A B, or C * factor[row] + A B if `factor` is not null. Writes all rows of the last tile,
-// also rows beyond `rows`.
+// Computes C [rows, vectors * kWidth] = A B, or C * factor[row] + A B if `factor` is not null, in AMX tiles. Without
+// `factor`, writes all rows of the last tile, also rows beyond `rows`.
 void multiply_attention_amx(int64_t rows, int64_t vectors, const Word* a, int64_t lda, const Word* b,
                             int64_t ldb, int64_t steps, float* c, int64_t ldc, const float* factor);
 

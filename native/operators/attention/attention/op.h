@@ -21,21 +21,23 @@ namespace graphopt {
 // Element strides of an operand as [B, H, rows, cols]; 0 for a broadcast dim.
 struct Strides4 {
   int64_t b = 0, h = 0, row = 0, col = 0;
-  int64_t offset = 0;  // the first element; on a GPU Q, K and V can be slices
+  int64_t offset =
+      0;  // of the first element, in elements; not 0 only on a GPU, where Q, K and V can be slices
 };
 
 // The problem without pointers. The strides include the node's Transpose perms and broadcasts: Q [B, H, S, D], K [B,
 // Hkv, T, D], V [B, Hkv, T, Dv], bias and mask [B, H, S, T], O [B, H, S, Dv].
 struct AttentionProblem {
   int64_t B = 0, H = 0, S = 0, T = 0, D = 0, Dv = 0;
-  int64_t group = 1;  // H / Hkv: query head h reads key/value head h / group
-  int64_t left = 0, right = 0;
+  int64_t group = 1;            // H / Hkv: query head h reads key/value head h / group
+  int64_t left = 0, right = 0;  // size of the window, in keys (see `window`)
   Strides4 q, k, v, o, bias, mask;
   bool has_bias = false;
   bool has_mask = false;  // bool tensor: true keeps a score, false replaces it by mask_value
   bool causal = false;    // key j is seen by query i iff j <= i + T - S
-  bool window = false;    // only if i + T - S - left <= j <= i + T - S + right; the mask applies in addition
-  bool guard = false;     // NaN probabilities become 0
+  bool window =
+      false;  // key j is seen only if i + T - S - left <= j <= i + T - S + right; the mask also applies
+  bool guard = false;  // NaN probabilities become 0
   // Rounds the operands of both matrix multiplications (scale * Q, K, the exponentials, V) to bfloat16. CPU only.
   bool bfloat16 = false;
   float scale = 1.0f;

@@ -1,4 +1,5 @@
-// Views of K, V, bias and mask, shared by both forms of fused_attention_* (matrix_form.h, vector_form.h).
+// Views of K, V, bias and mask, shared by the GEMMs on the matrix units (matrix_form.h) and on the vector unit
+// (vector_form.h).
 #pragma once
 
 #include "device/platform.h"
@@ -18,8 +19,8 @@ struct Block {
   const T* data;
   int32_t row, column, count, width;
 
-  // Returns the pack at `offset` = key * row + d, or zeros if the position is outside. It then reads the first pack of
-  // the block instead, which avoids a branch.
+  // Returns the pack at `offset` = key * row + d, or zeros if the position is outside. For an outside position, reads
+  // the first pack of the block, which avoids a branch.
   DEVICE Pack<T> pack(int key, int d, uint32_t offset) const {
     const bool inside = key < count && d < width;
     const auto bits = bit_cast<Bits128>(load_pack(data + (inside ? offset : 0)));
@@ -97,8 +98,8 @@ struct AttentionExtra {
     return global(data) + head * h + int64_t{query} * row + int64_t{key} * column;
   }
 };
-// Arguments of finish_scores and of the code after the loop over the keys, stored in LDS. They are uniform. The
-// compiler would otherwise keep them in scalar registers, and there are too few during the loop.
+// Arguments of finish_scores and of the code after the loop over the keys, stored in LDS. Outside LDS, the compiler
+// would keep these uniform values in scalar registers, and there are too few during the loop.
 template <class T>
 struct AttentionExtras {
   AttentionExtra<T> bias;

@@ -60,8 +60,8 @@ inline void transpose(Vec (&r)[kWidth]) {
   if constexpr (kHalf > 1) transpose<kHalf / 2>(r);
 }
 
-// Packs K^T in panels [D, width of the panel] of kPanelFloats keys. The last panel is only padded with zeros to full
-// vectors.
+// Packs K^T in panels [D, width of the panel] of kPanelFloats keys. The last panel has the remaining keys, padded with
+// zeros to full vectors.
 template <class T>
 void pack_keys(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, int64_t D, float* packed);
 

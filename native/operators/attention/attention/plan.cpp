@@ -27,7 +27,7 @@ bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
 
 // The selected kernel and the shape of its work-groups.
 struct KernelVariant {
-  size_t bucket = 0;    // index of kAttentionHeads
+  size_t bucket = 0;    // index in kAttentionHeads
   bool matrix = false;  // multiplies on the matrix units
   bool copies = false;  // the device has direct copies from memory to LDS
   bool plain = false;   // no bias, mask, window and softcap, and scale > 0
@@ -75,9 +75,9 @@ bool prefers_ping_pong(const AttentionProblem& p, const KernelVariant& c, const 
   return c.head() > 64 || (c.rows == AttentionRows::kMany && 2 * groups > units);
 }
 
-// Whether a causal problem is faster with kPairs. The work-groups of later queries have more keys. With one work-group on
-// each compute unit, the longest one would set the time. The estimate needs two work-groups on most units, and keys whose
-// number differs between work-groups.
+// Whether a causal problem is faster with kPairs. The work-groups of later queries have more keys. With one work-group
+// on each compute unit, the longest one would set the time. kPairs is faster if most compute units get two work-groups,
+// and if the work-groups differ in their numbers of keys.
 bool prefers_pairs(const AttentionProblem& p, const AttentionShape& shape, const DeviceFacts& device) {
   const int64_t groups = p.B * (p.H / p.group) * divide_up(p.group * p.S, shape.block_rows());
   const int64_t keys = p.begins_at_first_key ? p.S : p.T, units = device.compute_units;
@@ -133,7 +133,7 @@ KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const D
   return c;
 }
 
-// Whether every row of a mask has aligned groups of adjacent keys.
+// Whether groups of kAttentionKeysTogether adjacent keys are aligned in every row of a mask.
 bool has_groups(const Strides4& s, int64_t keys) {
   return s.col == 1 && (s.b | s.h | s.row | keys) % hip::kAttentionKeysTogether == 0;
 }
@@ -176,8 +176,8 @@ hip::AttentionScores scores_of(const AttentionProblem& p, const KernelVariant& c
   return scores;
 }
 
-// The number of splits of the keys, and the keys of a split. With has_seqlens_k, the device computes the keys of a
-// split from the number of keys: a multiple of `keys`. Splits may then be empty.
+// The number of splits of the keys, and the keys of a split. With has_seqlens_k, a split has a multiple of `keys` keys,
+// which the device computes from the number of keys of the batch element. Splits may then be empty.
 struct Splits {
   int64_t count, keys;
 };
@@ -191,9 +191,9 @@ int64_t most_keys(const AttentionProblem& p) {
 // needs several work-groups on each compute unit, each with a few hundred keys. With direct copies to LDS, one
 // work-group on each compute unit reaches full bandwidth, and more splits make the merge longer.
 //
-// A decoder's first tokens have few keys. With has_seqlens_k, a split may therefore be as short as the keys that a
-// work-group reads at once. If one compute unit processed all of them, the arithmetic of several rows would take longer
-// than reading K and V.
+// A decoder's first tokens have few keys. If one compute unit processed all of them, the arithmetic of several rows
+// would take longer than reading K and V. With has_seqlens_k, a split may therefore be as short as the keys that a
+// work-group reads at once.
 Splits split_few(const AttentionProblem& p, const KernelVariant& choice, bool half, int64_t groups,
                  int64_t units) {
   constexpr int64_t kLeastKeys = 256;

@@ -78,7 +78,7 @@ inline Word* words(float* x) { return reinterpret_cast<Word*>(x); }
 template <class T>
 struct KeyBlock {
   int64_t first, n;
-  const T *k, *v;      // source
+  const T *k, *v;      // the first key in K, its row in V
   bool fresh;          // the first block of the item
   bool has_nonfinite;  // V has a NaN or an infinity: O is NaN even with probability 0
   bool keys_packed;
@@ -100,7 +100,7 @@ struct Scores {
     if (++row.s == p.S) row = {row.h + 1, 0};
   }
 
-  // The range of keys that a row sees, among `n` keys from `first` on.
+  // The range of keys that a row sees, relative to `first`, among `n` keys from `first` on.
   struct Keys {
     int64_t begin, end;
   };

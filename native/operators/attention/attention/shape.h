@@ -16,13 +16,14 @@ struct AttentionShape {
   int head, waves, rows, keys;
   bool queries_in_lds;
   int sharing;  // work-groups that should fit on a compute unit of an NVIDIA GPU or of CDNA at the same time
-  int parts = 1;  // vector unit: parts in which a block's probabilities go through LDS in turn
+  int parts =
+      1;  // vector unit: a block's probabilities pass through LDS in this number of parts, one after another
   int wave_groups = 1;
 
   constexpr int block_rows() const { return waves * rows; }
   constexpr int all_waves() const { return wave_groups * waves; }
 
-  // Returns the elements of LDS that K and V of a block take, with padding.
+  // Returns the elements of LDS that K and V of a block take, with padding. element: bytes of T.
   constexpr int keys_and_values(bool loads_rows, int element) const {
     const int pad = 16 / element, k = keys * (head + pad);
     return k + (loads_rows ? k : head * (keys + pad));

@@ -13,7 +13,8 @@ struct StagedMask {
   static constexpr int kTogether = P::kKeysTogether;
   Few<uint8_t, kTogether> group[P::kSlots][P::kKeyGroups];
 
-  // Whether the block from key t on is loaded: all its keys belong to this work-group, and no index is clamped.
+  // Whether load() loads the block from key t on. All keys of the block must belong to this work-group, because load()
+  // does not clamp indices.
   DEVICE static bool is_used(const AttentionPlace<P>& place, int t) {
     return P::kMaskAhead && (place.layout.scores.flags & kAttentionVectorMask) != 0 &&
            t + P::kKeys <= place.end;
@@ -98,8 +99,8 @@ DEVICE void finish_plain_scores(typename P::Scores& scores, const AttentionPlace
   }
 }
 
-// Returns 2^(exponent (score - shift)). In float16, a fused multiply-add saves an instruction: scores are far from
-// overflow, and the rounding of shift * exponent is the same for the entire row. In float32 the products could
+// Returns 2^(exponent (score - shift)). In float16, a fused multiply-add saves an instruction: the products cannot
+// overflow, and the rounding error of shift * exponent is the same for the entire row. In float32 the products could
 // overflow, because mask_value may be the lowest finite number.
 template <class T>
 DEVICE float power(float score, float shift, float exponent) {

@@ -37,8 +37,8 @@ inline Vec exp_bf16(float* s, float shift, int64_t padded) {
 }
 
 // Replaces the scores of `rows` rows and n keys by their exponentials; if `bfloat16`, by words at the start of each row
-// (exp_bf16). `most_of` returns a vector that contains the largest score of a row. Updates the highest score and the
-// sum of each row so far, and writes the factors that rescale earlier results.
+// (exp_bf16). `most_of` returns a vector whose largest element is the largest score of a row. Updates the highest score
+// and the sum of each row so far, and writes the factors that rescale earlier results.
 template <class F>
 void exponentiate(const AttentionTiling& plan, const AttentionScratch& w, int64_t rows, int64_t n,
                   bool bfloat16, float* highest, float* sum, F most_of) {

@@ -13,17 +13,17 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
 constexpr int64_t kTileRows = 48;     // a multiple of every rows_of() and of kWidth
-constexpr int64_t kMaxTileRows = 96;  // the same if the scores of the tile fit in the first-level cache
+constexpr int64_t kMaxTileRows = 96;  // also such a multiple; used if the scores fit in the first-level cache
 constexpr int64_t kScoreFloats = 12 * 1024;  // the most scores in a tile of kMaxTileRows rows
 constexpr int64_t kFewRows = 4;              // with at most this many rows, K and V are read in place
 constexpr int64_t kLeastItemRows = 96;       // in an item of fewer rows, packing takes too much of the time
-constexpr int64_t kItemFloats = 128 * 1024;  // elements of Q and O in an item, which packs its keys once
-constexpr int64_t kBlockFloats = 64 * 1024;  // elements of K and V in a block, for the second-level cache
+constexpr int64_t kItemFloats = 128 * 1024;  // the most elements of Q and O in an item
+constexpr int64_t kBlockFloats = 64 * 1024;  // the most of K and V in a block: fits in the second-level cache
 constexpr int64_t kBlockKeys = 512;          // the most keys of a block
 constexpr int64_t kChunkKeys = 1024;         // the fewest keys of an item, if the keys are split
 constexpr int64_t kEnoughItems = 16;         // with this many items, the keys are not split
 constexpr int64_t kItemsPerWorker = 3;       // balances the load of the threads
-constexpr int64_t kProductsPerWorker = 400'000;  // multiplications; with fewer, one thread less is faster
+constexpr int64_t kProductsPerWorker = 400'000;  // multiplications; with fewer, one worker less is faster
 
 // The tiling of a problem. The rows of an item depend on the number of threads. This changes no result, because rows
 // are independent. Blocks and chunks of keys determine the order of sums, and depend only on the problem.

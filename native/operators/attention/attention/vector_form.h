@@ -90,7 +90,7 @@ struct VectorAttention {
     }
     keep_order();
   }
-  // Groups of adjacent keys of a slot, in the order of each_of: f(first key)
+  // each_group calls f(first key) for each group of kKeysTogether adjacent keys of a slot, in the order of each_of.
   static constexpr int kKeysTogether = kGroup, kKeyGroups = kScores / kGroup;
   static constexpr bool kMaskAhead = false;
   static_assert(kAttentionKeysTogether % kKeysTogether == 0, "aligned groups");

@@ -2,8 +2,8 @@
 //
 // gqa_new_* writes the new tokens: it normalizes and rotates queries and keys. All work-items of a head compute the
 // same sum of squares of the entire head. For one new token, a separate launch for these sums would take longer.
-// gqa_past_* copies the past tokens from another buffer. gqa_window_* copies the tokens of a windowed cache. Both are
-// memory-bound. In the *_together kernels, each work-item processes 16 bytes. gqa_int8_* and gqa_float8_* fill a
+// gqa_past_* copies the past tokens from another buffer. gqa_window_* copies the tokens of a windowed cache. These two
+// are memory-bound. In the *_together kernels, each work-item processes 16 bytes. gqa_int8_* and gqa_float8_* fill a
 // quantized cache and dequantize it. All arithmetic is float32.
 #include "blocks/gpu/quantized.h"
 #include "blocks/gpu/rotary.h"

@@ -147,12 +147,14 @@ AttentionProblem gqa_attention(const GqaProblem& p) {
   a.softcap = p.softcap;
   a.has_seqlens_k = true;
   a.begins_at_first_key = p.first;
-  // Causality hides no key from a single query, which is the last token. A window is causal by its right side.
+  // Causality hides no key from a single query, which is the last token. With a window, a.right hides later keys.
   a.window = p.window > 0;
   a.causal = p.causal && !a.window && p.S > 1;
   if (a.window) {
     a.left = p.window - 1;
     a.right = p.causal ? 0 : p.S;
+    // For a query in the padding after a sequence, ONNX Runtime's CPU kernels differ: its flash-attention kernel, which
+    // runs in these cases, moves the window past the end of the sequence.
     const bool flash = p.softcap == 0.0f && !p.smooth && !p.has_sink && p.keeps_cache;
     a.ends_at_last_key = !flash;
   }

@@ -11,7 +11,9 @@ constexpr int kRotaryTogether = 4;  // adjacent elements that a work-item of the
 // X and Y [B, rows, columns, H]: rows are tokens and columns are heads, or the reverse.
 struct RotaryArgs : Arguments<5, 104> {
   In x;
-  In ids;  // positions: int64_t [B, S], or one for token 0 of all sequences; null: token s of sequence b has b S + s
+  // Positions: int64_t [B, S], or one element, the position of token 0 of all sequences. Null: token s of sequence b
+  // has the position b S + s.
+  In ids;
   In cos, sin;  // [positions, half]
   Out y;
   uint32_t total;
@@ -19,7 +21,7 @@ struct RotaryArgs : Arguments<5, 104> {
   int32_t half;  // number of rotated pairs in a head; the elements after them are copied
   int32_t positions;
   int32_t columns_are_tokens;
-  int32_t one_id;       // ids has one element
+  int32_t one_id;       // 1: ids has one element
   int32_t interleaved;  // the elements of a pair are adjacent; otherwise `half` elements apart
 };
 

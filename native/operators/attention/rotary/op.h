@@ -18,7 +18,7 @@ namespace graphopt {
 struct FusedRotaryProblem {
   std::array<int64_t, 3> n = {1, 1, 1};
   std::array<int64_t, 3> x = {}, cos = {}, sin = {};  // strides in elements; 0: broadcast
-  int64_t x_offset = 0;                               // the first element; on a GPU X can be a slice
+  int64_t x_offset = 0;  // of the first element, in elements; not 0 only on a GPU, where X can be a slice
   int64_t D = 0;
   bool interleaved = false;  // the two elements of a pair are adjacent; otherwise D / 2 apart
 
