@@ -18,6 +18,7 @@ inline std::vector<std::string> split_patterns(const std::string& list) {
   return parts;
 }
 
+// Returns true if the name equals the pattern. A final * in the pattern matches any ending.
 inline bool matches(const std::string& pattern, const std::string& name) {
   if (pattern.back() != '*') return pattern == name;
   return name.compare(0, pattern.size() - 1, pattern, 0, pattern.size() - 1) == 0;

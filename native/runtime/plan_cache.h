@@ -14,10 +14,10 @@ namespace graphopt::runtime {
 // A planned call and the conditions of the plan, besides the types and shapes of its inputs.
 struct PlannedCall {
   Call call;
-  size_t alignment = 0;     // alignment of the device inputs; the call's may be lower because of the outputs
-  uint64_t generation = 0;  // generation of the vendor's libraries (device/libraries/libraries.h)
-  uint64_t stream_number = 0;              // gpu::StreamContext::number; 0 for CPU kernels
-  size_t workers = 0;                      // number of worker threads, for CPU kernels
+  size_t alignment = 0;        // of the device inputs, in bytes; Call::alignment also depends on the outputs
+  uint64_t generation = 0;     // gpu::library_generation() at planning
+  uint64_t stream_number = 0;  // gpu::StreamContext::number; 0 for CPU kernels
+  size_t workers = 0;          // number of worker threads, for CPU kernels
   std::vector<unsigned char> host_values;  // values of inputs that a device kernel reads on the host
 };
 
@@ -27,7 +27,7 @@ class PlanCache {
   static constexpr size_t kMaxPlans = 8;
 
   // Removes and returns a plan that satisfies `wanted`; null if there is none. The caller owns the plan until it
-  // puts it back, so concurrent runs use different calls.
+  // puts it back, so concurrent runs never share a plan.
   template <class Wanted>
   std::unique_ptr<PlannedCall> take(Wanted&& wanted) {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -28,7 +28,7 @@ void read_inputs(const BoundKernel& bound, const Context& context, Place place, 
   }
 }
 
-// Returns the bytes of the host inputs, because device plans depend on them. Plans of CPU kernels read no values.
+// Returns the contents of the host inputs, on which plans of device kernels depend. CPU kernels have none.
 std::vector<unsigned char> host_values(const std::vector<size_t>& host_inputs, const Tensors& inputs) {
   std::vector<unsigned char> values;
   for (const size_t i : host_inputs) {
@@ -60,8 +60,8 @@ void make_outputs(const Context& context, bool on_gpu, Call& call) {
   }
 }
 
-// Runs the call in a workspace. `host`: the kernel runs on the CPU, or on a device that uses host memory.
-// Returns false if another implementation must be planned.
+// Allocates the workspace and runs the call. `host`: the kernel runs on the CPU, or on a device that uses host
+// memory. Returns false if the call must be planned again, with another implementation.
 bool run_in_workspace(const BoundKernel& bound, const Context& context, const abi::HostMemory& memory,
                       bool host, Call& call) {
   std::optional<abi::DeviceScratch> on_device;
@@ -188,8 +188,7 @@ void run_node(const BoundKernel& bound, const Context& context, const abi::HostM
     call.alignment = outputs;
     kernel.plan(call);
   }
-  // On the CPU provider, which has no streams, requests for the runtime's scratch memory crash in old
-  // versions.
+  // ONNX Runtime's CPU provider has no streams, and its KernelContext_GetScratchBuffer crashes before 1.23.
   const bool host = device == nullptr || (device->backend() == gpu::Backend::kHost && stream == nullptr);
   while (!run_in_workspace(bound, context, memory, host, call)) kernel.plan(call);
   if (scope) scope->finish(stream);

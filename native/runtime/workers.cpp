@@ -20,7 +20,7 @@ size_t processor_count() {
   return count;
 }
 
-// A container or a user may have restricted the affinity.
+// Returns the number of processors in this thread's affinity, which a container or a user may have restricted.
 size_t processors_of_this_thread() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) != 0) return processor_count();

@@ -21,7 +21,7 @@ class StatusError : public Error {
   ErrorCode code;
 };
 
-// Throws StatusError with the status' code and message unless it is null; releases it.
+// Does nothing if the status is null. Otherwise releases it and throws StatusError with its code and message.
 void check(const OrtApi* api, OrtStatus* status);
 
 // Calls a runtime function that writes its result through the last argument, and returns that result. Throws like
@@ -67,7 +67,8 @@ std::unique_ptr<T, Releaser<kRelease>> own(const Api* api, T* object) {
   return {object, Releaser<kRelease>{api}};
 }
 
-// Returns true if the call succeeded, and releases the status. For calls that may fail without an error.
+// Returns true if the call succeeded, and releases the status. For calls whose failure is no error, such as a query of
+// an optional attribute.
 bool succeeded(const OrtApi* api, OrtStatus* status);
 
 // Returns a status for the exception being handled. The message is the parts of `where`, a colon and the exception's

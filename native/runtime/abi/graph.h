@@ -16,7 +16,7 @@ namespace graphopt::abi {
 // A node of the graph during GetCapability. A tensor of unknown rank looks like a scalar.
 class GraphNode final : public WithAttributes<NodeInGraph> {
  public:
-  // `provider`: the name that has_claimed_subgraph_nodes and is_assigned_here compare with.
+  // `provider`: name of this library's provider, for has_claimed_subgraph_nodes and is_assigned_here.
   GraphNode(const OrtApi24* api, const OrtNode* node, std::string_view provider);
 
   const OrtNode* raw() const { return node_; }

@@ -56,8 +56,8 @@ class Context {
   // Returns null for an omitted input.
   const OrtValue* input(size_t i) const;
   // Returns null for an omitted output and for an output without elements. If `on_gpu`, throws Error for an output in
-  // ordinary host memory: ONNX Runtime 1.32 passes the kernel a host buffer that the caller has bound if the session's
-  // default memory is host memory (OrtEp::GetDefaultMemoryDevice).
+  // ordinary host memory. ONNX Runtime 1.32 passes such an output to the kernel if the caller has bound it and the
+  // session's default memory is host memory (OrtEp::GetDefaultMemoryDevice).
   void* output(size_t i, const Shape& shape, bool on_gpu) const;
   // The stream of the provider that runs the node; null on the CPU.
   void* gpu_stream() const;
@@ -103,7 +103,7 @@ class HostScratch {
   void *block_ = nullptr, *data_ = nullptr;
 };
 
-// Memory on the GPU of input 0, for work on the node's stream. It may be freed as soon as that work is enqueued.
+// Memory on the same GPU as input 0, for work on the node's stream. It may be freed as soon as that work is enqueued.
 class DeviceScratch {
  public:
   DeviceScratch(const Context& context, size_t bytes);

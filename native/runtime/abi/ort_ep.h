@@ -177,7 +177,8 @@ struct OrtKernelImpl {
 };
 static_assert(sizeof(OrtKernelImpl) == 40);
 
-// Callback of the runtime's Loop kernel; the parts and the output are on the device.
+// Callback of the runtime's Loop kernel: concatenates the outputs of the iterations (`parts`) into `output`. All are on
+// the device.
 struct OrtLoopKernelHelper {
   uint32_t version;
   void (*Release)(OrtLoopKernelHelper*);

@@ -12,7 +12,8 @@ namespace {
 
 static_assert(kArenaAlignment == kSiblingAlignment);
 
-// Assigns a storage to each value. Views, parts and in-place outputs share the storage of another value.
+// Assigns a storage to each value. Views, outputs that are parts of an input (Reuse::kParts), and in-place outputs
+// share the storage of another value.
 class Placement {
  public:
   Placement(const Steps& steps, std::vector<void*> uploads, RegionPlan& plan)
@@ -193,10 +194,11 @@ class Placement {
   const Steps& steps_;
   RegionPlan& plan_;
   std::vector<Storage> storages_;
-  std::vector<int> storage_of_;
-  std::vector<size_t> offset_of_;  // offset of a value in its storage
-  std::vector<Address> fixed_;     // of values without storage: views of inputs
-  std::vector<void*> constant_;    // of views of constants, and of uploaded values
+  // For each value:
+  std::vector<int> storage_of_;    // index of its storage; -1 for a value without storage
+  std::vector<size_t> offset_of_;  // its offset in the storage, in bytes
+  std::vector<Address> fixed_;     // the address of a view of an input
+  std::vector<void*> constant_;    // the address of a view of a constant, or of an uploaded value
   ArenaLayout arena_;
 };
 

@@ -49,8 +49,8 @@ ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes) {
     const Lifetime& lifetime = lifetimes[i];
     const size_t bytes = arena_bytes(lifetime.bytes);
     if (bytes == 0) break;  // the remaining tensors are empty as well
-    size_t end = 0, best = SIZE_MAX,
-           best_gap = SIZE_MAX;  // end: of the tensors so far with overlapping lifetimes
+    // end: the end of the tensors visited so far that are alive at the same time as this one
+    size_t end = 0, best = SIZE_MAX, best_gap = SIZE_MAX;
     for (const Placed& other : placed) {
       if (other.last < lifetime.first || lifetime.last < other.first) continue;
       if (other.begin >= end + bytes && other.begin - end < best_gap) {

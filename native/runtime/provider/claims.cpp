@@ -114,7 +114,7 @@ void refuse_integers_read_on_host(const Claims& claims, const Nodes& nodes, cons
 bool is_one_number(const Value& value) { return value.shape && value.shape->elements() == 1; }
 
 // Claims nodes that compute data, such as masks and positions, from shapes alone (`computed`). Those whose
-// results the host reads (sizes, axes, scales, inputs of other CPU nodes) stay on the CPU. Each of the others
+// results the host reads (sizes, axes, scales, inputs of other CPU nodes) stay on the CPU. Any other such node
 // is claimed if it writes floats that are not known to be a single number, or reads a device value. Then only
 // its small inputs are copied.
 void claim_data_computed_from_shapes(const Claims& claims, const Nodes& nodes, const Body& body,
@@ -182,10 +182,10 @@ void claim_shape_queries(const Claims& claims, const Nodes& nodes, const std::ve
   }
 }
 
-// Claims nodes that were refused only because of their group (in `refusals`, but not in `before`), if they read only
-// graph inputs that claimed nodes also read, and only the caller reads their results. If such a node ran on the CPU,
-// the runtime would keep the input in host memory: an input that the caller has on the device would be copied to the
-// host and then back for the claimed nodes.
+// Looks at nodes that were refused only because of their group (in `refusals`, but not in `before`). Claims a node if
+// it reads only graph inputs that claimed nodes also read, and if only the caller reads its results. If such a node ran
+// on the CPU, the runtime would keep the input in host memory: an input that the caller has on the device would be
+// copied to the host and then back for the claimed nodes.
 void claim_nodes_without_copies(const Claims& claims, const Nodes& nodes,
                                 const std::vector<std::string>& before, std::vector<std::string>& refusals) {
   std::set<std::string> produced, device_inputs, read;
@@ -225,8 +225,8 @@ std::string refuse_group(const Group& group, size_t min_nodes) {
          time_text(group.time.cpu) + " on the CPU";
 }
 
-// Refuses groups of connected nodes that have fewer than min_nodes nodes or, if min_nodes is 0, that are not faster on
-// the device, including the copies of their inputs and outputs, than on the CPU.
+// Refuses groups of connected nodes with fewer than min_nodes nodes. If min_nodes is 0, refuses the groups that are not
+// faster on the device, with the copies of their inputs and outputs, than on the CPU.
 void refuse_groups_faster_on_cpu(const Claims& claims, const Nodes& nodes, const Body& body, size_t min_nodes,
                                  std::vector<std::string>& refusals) {
   const std::vector<std::string> before = refusals;

@@ -58,13 +58,13 @@ struct Body {
   std::vector<bool> assigned = {};
 };
 
-// Connected nodes that the provider claims, and the estimated times of all of them.
+// Connected nodes that the provider claims, and the sums of their estimated times.
 struct Group {
   std::vector<size_t> nodes;
   Estimate time;      // time.device includes the copies of inputs and outputs
   double copies = 0;  // seconds of these copies
-  bool fixed =
-      false;  // has nodes that are already assigned to the provider, or that have claimed subgraph nodes
+  // Whether it has nodes that are already assigned to the provider, or that have claimed subgraph nodes.
+  bool fixed = false;
 };
 
 // Returns the groups of the nodes that are not refused.

@@ -25,8 +25,8 @@ struct Attribute {
   int32_t kind;  // the AttributeProto type
   float f;
   int64_t i;
-  const char* s;
-  const int64_t* ints;
+  const char* s;        // STRING: the text; STRINGS: `count` texts, one after another, each with a final NUL
+  const int64_t* ints;  // `count` integers
   size_t count;
 };
 
@@ -43,16 +43,15 @@ struct Node {
 // A graph with its nodes in topological order.
 struct Graph {
   const Node* nodes;
-  size_t count;
+  size_t count;                // number of nodes
   const char* parent;          // operator that has the graph as a subgraph; empty for the main graph
   const char* const* outputs;  // ends with null
 };
 
-// Connected nodes that the provider claims. Estimated times in seconds; that of the device includes the copies of inputs
-// and outputs.
+// Connected nodes that the provider claims.
 struct Group {
   int32_t nodes;
-  double device, cpu;
+  double device, cpu;  // estimated times in seconds; `device` includes the copies of inputs and outputs
 };
 
 }  // namespace graphopt::provider::forecast

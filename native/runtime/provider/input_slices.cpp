@@ -19,6 +19,7 @@ struct Found {
   std::vector<size_t> path;  // the nodes that compute the slice
 };
 
+// A node that reads the whole tensors instead of their slices. InputSlice::kAttributes describe the slices.
 class SlicingNode final : public NodeInGraph {
  public:
   SlicingNode(const GraphNode& node, std::vector<std::optional<Found>> found)
@@ -165,7 +166,7 @@ class InputSliceSearch {
     return &nodes_[*at];
   }
 
-  // Kernels read the elements along the last axis in vectors.
+  // Returns true if the slice keeps the last axis of the tensor as its last axis, along which kernels read vectors.
   static bool is_last_kept(const InputSlice& slice) {
     return slice.axes.back() == static_cast<int64_t>(slice.axes.size());
   }

@@ -157,8 +157,8 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     const abi::OrtEpApi* ep = abi::GetEpApi(api);
     const int source = number(abi::Value_GetMemoryDevice(ep, from));
     const int target = number(abi::Value_GetMemoryDevice(ep, to));
-    // The runtime also requests copies of tensors that were bound on the wrong device, on a stream of the
-    // other device. Every device can access pinned memory.
+    // The runtime requests a copy between two devices if a caller has bound a tensor on the wrong device. The
+    // stream is then one of the session's device. Every device can access pinned memory.
     const bool between_devices = source >= 0 && target >= 0 && source != target;
     const bool from_pinned = is_host_accessible(api, abi::Value_GetMemoryDevice(ep, from));
     if (between_devices && !from_pinned && !is_host_accessible(api, abi::Value_GetMemoryDevice(ep, to))) {

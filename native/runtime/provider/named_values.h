@@ -26,7 +26,7 @@ struct StepSource {
   Siblings members;               // indices of the sibling nodes in the region, this one first
   bool computed_on_host = false;  // during planning
   bool channels_last = false;     // its kernel computes in channels last
-  // the node that reads each input, and the input's index there
+  // For each input of the step: the node that reads it, and its index among the inputs of that node.
   std::vector<std::pair<const NodeInGraph*, size_t>> inputs;
 };
 
@@ -52,9 +52,9 @@ class NamedValues {
   // Returns the value in the requested layout, if necessary by adding a step that copies it.
   Operand get(const std::string& name, bool channels_last, const Value& value,
               std::vector<StepSource>& sources);
-  // Adds a Transpose between [N, C, H, W] and [N, H, W, C] without a copy. Its output becomes a view of its
-  // channels-last input, or its input becomes the channels-last form of its output. Returns false for other nodes,
-  // and if the input is not known in that layout.
+  // Adds a Transpose between [N, C, H, W] and [N, H, W, C] without a copy. From [N, C, H, W], the output is a view of
+  // the input's channels-last form. To [N, C, H, W], the output's channels-last form is a view of the input. Returns
+  // false for other nodes, and if the input does not exist in the layout that is needed.
   bool add_view(const abi::GraphNode& node, std::vector<StepSource>& sources);
   // Returns true if the step should run in channels last. `written`: the node that writes the step's output.
   bool is_channels_last(const StepSource& source, const NodeInGraph& written) const;

@@ -32,8 +32,9 @@ template <int kBits>
 struct Codes {
   static constexpr int64_t kInByte = 8 / kBits;
   const uint8_t* bytes;
-  uint8_t
-      flip;  // inverts the sign bit of signed integers, which adds 2^(kBits - 1): MatMulNBits reads unsigned ones
+  // XOR mask. MatMulNBits reads unsigned integers: for signed ones, the mask inverts the sign bit, which adds
+  // 2^(kBits - 1).
+  uint8_t flip;
 
   uint8_t at(int64_t i) const { return code(bytes[i / kInByte], i % kInByte); }
   // Writes `count` integers from `first` on, one a byte.
@@ -68,8 +69,8 @@ void pack_rows(const Codes<kBits>& from, int64_t N, int64_t K, int64_t row_bytes
   }
 }
 
-// Packs the columns of a matrix [K, N] to rows of `row_bytes`. Works on tiles, because the elements of many rows at the
-// same k may be in the same set of a cache.
+// Packs the columns of a matrix [K, N] to rows of `row_bytes`. Works on tiles, because the bytes of many rows at the
+// same k may map to one set of the cache.
 template <int kBits>
 void pack_columns(const Codes<kBits>& from, int64_t N, int64_t K, int64_t row_bytes, uint8_t* to) {
   constexpr int64_t kInByte = Codes<kBits>::kInByte;
@@ -112,7 +113,7 @@ class PackedNode final : public NodeInGraph {
     domain_ = kMicrosoft;
     inputs = {matmul.inputs[0], constant_of(ElementType::kUint8), constant_of(scales_type())};
     outputs = matmul.outputs;
-    // MatMulNBits' default zero point is 0 plus the offset of signed integers.
+    // MatMulNBits' default zero point is 2^(bits - 1), to which Codes::flip maps a signed 0.
     const bool zero_points = weights.has_zero_points || !weights.is_signed();
     inputs.push_back(zero_points ? constant_of(ElementType::kUint8) : Value());
     const std::string layout = (weights.transposed ? "/NxK by " : "/KxN by ") + std::to_string(weights.size);
@@ -230,7 +231,7 @@ class PackedMatMulSearch {
   }
 
  private:
-  // Returns the only node that reads the output of a node; nothing if the region writes the output.
+  // Returns the only node that reads the output of a node; nothing if it is an output of the region.
   std::optional<size_t> only_reader(size_t node) const {
     const std::vector<size_t>& readers = graph_.private_readers(nodes_[node].output_names()[0]);
     return readers.size() == 1 ? std::optional(readers[0]) : std::nullopt;
@@ -259,7 +260,7 @@ class PackedMatMulSearch {
     along = (along + weights.size - 1) / weights.size;
     for (size_t i = kScale; i <= (weights.has_zero_points ? kZero : kScale); ++i) {
       const std::optional<Tensor> value = node.constant(i);
-      if (!value || value->shape != blocks) return std::nullopt;  // its kernel throws
+      if (!value || value->shape != blocks) return std::nullopt;  // DequantizeLinear reports the error
     }
     return weights;
   }

@@ -8,10 +8,10 @@
 namespace graphopt::provider {
 namespace {
 
-// Each node gets a level: on all paths to the node, the maximum number of edges from a node that may be in a region to
-// one that may not. The nodes of one level that may be in a region form one region. Levels never decrease along a path,
-// so a path that leaves a region can only enter a region of a higher level. A host-computed node belongs to the level
-// of the nodes that read it, which may be higher than its own.
+// Each node gets a level. A path to the node has edges that leave regions: from a node that may be in a region to one
+// that may not. The level is the largest number of such edges on any path. The nodes of one level that may be in a
+// region form one region. Levels never decrease along a path, so a path that leaves a region can only enter a region of
+// a higher level. A host-computed node gets the level of the nodes that read it, which may be higher than its own.
 class Partition {
  public:
   Partition(const std::vector<PartitionNode>& nodes, const std::vector<std::string>& outputs)

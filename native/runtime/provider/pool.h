@@ -64,6 +64,7 @@ class Pool {
   void forget(const void* stream);
 
   struct Statistics {
+    // Bytes of blocks in use and of cached blocks; number of allocations from the driver.
     size_t in_use = 0, kept = 0, device_allocations = 0;
     size_t peak = 0;  // maximum of in_use + kept
   };
@@ -81,7 +82,7 @@ class Pool {
   };
   struct FreeBlock {
     void* memory;
-    uint64_t since;
+    uint64_t since;  // clock_ when the block was freed
   };
   using FreeBlocks = std::multimap<size_t, FreeBlock>;
 

@@ -49,9 +49,9 @@ class Profile {
   gpu::Device& device_;
   std::atomic<bool> active_{false};
   std::mutex mutex_;
-  void* base_ = nullptr;  // recorded at base_microseconds_
-  int64_t base_microseconds_ = 0;
-  std::vector<void*> free_;  // events
+  void* base_ = nullptr;           // device event from which times are measured
+  int64_t base_microseconds_ = 0;  // when it was recorded, since the start of the runtime's profile
+  std::vector<void*> free_;        // events
   std::vector<TimedNode> pending_;
   std::vector<Time> times_;
 };

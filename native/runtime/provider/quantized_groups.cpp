@@ -106,9 +106,9 @@ struct Convolution {
   std::set<size_t> nodes;
 };
 
-// An Add node with an optional Relu that ends with a QuantizeLinear node.
+// An Add node, an optional Relu, and the QuantizeLinear node of the result.
 struct Sum {
-  size_t add;
+  size_t add;  // index of the Add node
   bool relu;
   std::set<size_t> nodes;
 };
@@ -142,7 +142,7 @@ class QuantizedGroupSearch {
     return found;
   }
 
-  // Returns Split of a quantized tensor, if all outputs are quantized equally.
+  // Returns the replacement of a Split whose outputs are all quantized with the scale and zero point of its input.
   std::optional<Replacement> split_at(size_t i) const {
     const GraphNode& split = nodes_[i];
     if (split.op != "Split" || !split.domain().empty()) return std::nullopt;
@@ -166,7 +166,7 @@ class QuantizedGroupSearch {
     auto node = make_node({"Split", "", split.version}, split, std::move(from), *outputs[0]);
     for (size_t k = 1; k < outputs.size(); ++k) node->add_output(*outputs[k]);
     replacement.node = std::move(node);
-    // The position of Split is before all readers of its outputs.
+    // Last, so that the new node gets the position of Split, which is before all readers of the outputs.
     replacement.nodes.push_back(i);
     return replacement;
   }

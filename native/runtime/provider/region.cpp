@@ -191,8 +191,8 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
       }
     } catch (const Error& e) {
       if (step.only < 0) rethrow_with_node(describe(step, call));
-      // One failure lists all nodes that the required implementation refuses, so that the self-test can test it on
-      // the others in one more session.
+      // The error lists all nodes that the required implementation refuses. The self-test then needs only one more
+      // session to test it on the other nodes.
       refusals += (refusals.empty() ? "" : "\n") + describe(step, call) + ": " + e.what();
     } catch (...) {
       rethrow_with_node(describe(step, call));
@@ -524,8 +524,8 @@ void Region::run(const abi::Context& context) const {
   for (size_t i = 0; i < steps_.inputs; ++i) {
     const abi::OrtValue* value = context.input(i);
     context.read(value, inputs[i]);
-    // From 1.27 on the runtime passes tensors in host memory that the device can access. Kernels of discrete devices
-    // would read them over the bus, some of them several times.
+    // From 1.27 on the runtime passes tensors in host memory that the device can access. On a discrete device, kernels
+    // would read them over the bus, and some kernels would do so several times.
     if (!device_.facts().integrated && !steps_.shape_only_inputs[i] && inputs[i].bytes() > 0 &&
         is_host_accessible(api_, abi::Value_GetMemoryDevice(abi::GetEpApi(api_), value))) {
       auto& copy = copies.emplace_back(

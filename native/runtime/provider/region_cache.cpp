@@ -103,7 +103,7 @@ const std::shared_ptr<Block>& RegionCache::Lease::arena(size_t bytes) {
   const auto allocate = [&](size_t wanted) {
     arena = std::make_shared<Block>(cache_.memory_, wanted, stream_cache_->stream, gpu::MemoryUse::kArenas);
   };
-  may_evict_ = false;  // cached plans are worth more than spare bytes
+  may_evict_ = false;  // no plan is evicted for the bytes that arena_capacity adds
   try {
     allocate(arena_capacity(bytes));
     may_evict_ = true;

@@ -55,11 +55,11 @@ struct Captured {
   std::vector<void*> addresses;
   std::shared_ptr<Block> arena;  // memory that the graph reads and writes
   std::unique_ptr<gpu::Graph> graph;
-  uint64_t used = 0;
+  uint64_t used = 0;  // RegionPlan::runs at its last use
 };
 
 // The plan of a region on one stream: its kernel calls and its arena layout. It is valid for the input shapes in
-// `shapes`. Region::fits decides whether other input shapes need the same work; it then stores these in `shapes`.
+// `shapes`. If other input shapes need the same work, Region::fits stores them in `shapes`.
 struct RegionPlan {
   const Region* region = nullptr;
   std::vector<Shape> shapes;                     // shapes of the inputs; with the alignment, the cache key
@@ -85,13 +85,13 @@ struct RegionPlan {
   size_t arena_bytes_with_copies = 0;
   size_t peak_step = 0;  // the step that needs the most memory
 
-  uint64_t runs = 0, used = 0;
+  uint64_t runs = 0, used = 0;     // number of runs; clock of the cache at the last use
   int refusals = 0;                // refused captures, by a driver or a library
   int direct_captures = 0;         // graphs captured with caller addresses so far
   std::vector<ElementType> types;  // of the inputs
   bool verified = false;           // its graph and its launches gave the same results
   // The last two sets of addresses of inputs and outputs, latest first. A caller may alternate between two sets of
-  // buffers, and a value between two regions between two blocks of memory.
+  // buffers. A value that one region passes to another may alternate between two blocks of memory.
   std::vector<void*> recent_addresses[2];
   std::vector<Captured> captured;  // graphs with caller addresses
   Captured staged;                 // the graph with copies of inputs and outputs in the arena
@@ -133,8 +133,8 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
 
    private:
     void limit(const Region& region, size_t max_plans);
-    // Evicts the least recently used plan except the active one or, if there is none, frees the graphs of the
-    // active plan and the arena. Returns false if there is nothing to free.
+    // Evicts the least recently used plan that is not active. If there is none, frees the graphs of the active plan
+    // and the arena. Returns false if there is nothing to free.
     bool evict() noexcept;
 
     friend class RegionCache;
@@ -154,7 +154,7 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
   // many, because the first run of a shape does not capture.
   static constexpr size_t kMaxPlans = 32;
 
-  // Frees memory: the least recently used plan of all idle stream caches or, if there is none, memory of the
+  // Frees the least recently used plan of all idle stream caches (reclaim_idle). If there is none, frees memory of the
   // caches that this thread holds. Returns false if there is nothing to free.
   bool reclaim() noexcept;
   bool reclaim_idle() noexcept;

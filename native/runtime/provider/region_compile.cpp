@@ -74,8 +74,8 @@ class RegionNode final : public Node {
 // The groups of nodes that form one step.
 struct Region::Groups {
   std::vector<Fusion> fusions;
-  std::vector<const Fusion*>
-      fusion_at;  // for each node, the fusion with this last node; null if there is none
+  // For each node, the fusion that ends with this node; null if there is none.
+  std::vector<const Fusion*> fusion_at;
   std::map<size_t, Siblings> siblings;                      // by the position of the first sibling
   std::map<size_t, std::unique_ptr<NodeInGraph>> replaced;  // by the position of the last replaced node
   std::vector<bool> covered;                                // nodes that are part of another node's step
@@ -178,9 +178,9 @@ StepSource Region::source_of(const std::vector<GraphNode>& nodes, const Groups& 
   return source;
 }
 
-// Subgraphs of one If may have different values with the same name, and only some of them can be computed on the host.
-// A value with a name in `computed_on_host` is computed there if it is not an output of the region and its inputs are
-// known. Shape and Size need only the shape of their input.
+// A value with a name in `computed_on_host` is computed on the host only if it is not an output of the region and its
+// inputs are known (Shape and Size need only the shape of their input). The name alone does not decide, because
+// subgraphs of one If may have different values with the same name.
 bool Region::is_computed_on_host(const NodeInGraph& node, const NamedValues& known,
                                  const std::set<std::string>& computed_on_host) const {
   const Registration* op = registry_.claims().find_host_kernel(node);

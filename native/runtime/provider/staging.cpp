@@ -9,7 +9,8 @@
 namespace graphopt::provider {
 namespace {
 
-// Copies of more than kMaxBytes are not staged, because the transfer takes most of the time that the caller would wait.
+// Bytes. Copies of more than kMaxBytes are not staged, because the transfer takes most of the time that the caller
+// would wait. kMaxTotal limits all blocks together; a block has at least kMinBytes.
 constexpr size_t kMaxBytes = size_t{16} << 20, kMaxTotal = size_t{64} << 20, kMinBytes = 4096;
 
 }  // namespace
