@@ -105,7 +105,7 @@ def _along_first(node: ir.Node, editor: Editor) -> bool:
     if node.op_type == "Transpose":
         perm = node.attributes.get("perm")
         return perm is None or perm.as_ints()[0] != 0
-    rank = editor.shapes.rank(node.outputs[0]) or 1
+    rank = editor.shapes.rank(node.inputs[0]) or 1  # a Gather may have a result of another rank
     if node.op_type == "Pad":
         pads = _pads(node, editor)
         return any(pads[0])

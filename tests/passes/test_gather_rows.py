@@ -125,6 +125,13 @@ def test_rows_after_a_gather_are_merged() -> None:
     assert check(model, draw(2, 8, 12, 16)).count("Gather") == 1
 
 
+def test_a_negative_axis_counts_from_the_end_of_the_data() -> None:
+    """The result of the Gather has more axes than its data: axis -4 is the first one of the data."""
+    body = """order = Constant <value = int64[2, 3] {1, 0, 0, 1, 1, 0}> ()
+        a = Gather <axis = -4> (x, order) y = Transpose <perm = [0, 2, 1, 3, 4]> (a)"""
+    assert "Transpose" not in check(moves(body, "4, 2, 3, 16"), draw(4, 2, 3, 16))
+
+
 def test_in_a_branch_and_in_a_function() -> None:
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
