@@ -51,7 +51,7 @@ _ARITHMETIC = frozenset(("", op) for op in ARITHMETIC | {"Pow", "Neg"})
 _INNER_OPERATORS = _ARITHMETIC | {("", op) for op in ("Softplus", "Exp", "Log", "Max", "Min", "Relu")}
 # The longest written-out form, GeluTanh, has nine nodes.
 MAX_NODES = 12
-MAX_DEPTH = 6
+MAX_DEPTH = 6  # the largest depth of nested nodes in a polynomial
 SQRT_HALF = math.sqrt(0.5)
 # Relative tolerance for the factor in Gelu's erf, which accepts 1.41421 for sqrt 2. A factor with this error changes
 # Gelu by at most 0.3 * ERF_FACTOR_TOLERANCE, three times the effect of rounding the argument.
@@ -130,7 +130,7 @@ def written_form(gate: ir.Node, editor: Editor) -> Form | None:
 
 
 def form_of(x: ir.Value, editor: Editor) -> Form | None:
-    """Returns the activation that reads x: a written-out form, or else an operator of `SIMPLE`; None without one."""
+    """Returns the activation that reads x: a written-out form, or else an operator of `SIMPLE`; or None."""
     simple: Form | None = None
     work, seen = list(x.consumers()), 0
     while work and seen < MAX_NODES:
@@ -301,7 +301,7 @@ class _Product:
 
 
 def _products(gate: ir.Node, editor: Editor) -> Iterator[_Product]:
-    """Yields every `_Product` that nodes after the gate compute, for each reader of the gate the shortest first."""
+    """Yields every `_Product` that nodes after the gate compute: for each reader of the gate, the shortest first."""
     # The gate may have other readers. The form is still matched, and then refused with a reason.
     for reader in gate.outputs[0].consumers()[:4]:
         yield from _products_through(reader, gate.outputs[0], editor)

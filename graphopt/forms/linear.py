@@ -1,6 +1,6 @@
 """A common view of Conv, ConvTranspose, Gemm and MatMul with constant weights: Y = L(X; W) + b, linear in X and W.
 
-Folding needs the axes of W for the output and input channels, and the effect on b of a constant shift of X.
+Folding needs two facts: which axes of W are the output and input channels, and how a constant shift of X changes b.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class Part:
 
     Attributes:
         value: the constant.
-        columns: the gate's range of the last axis of the matrix multiplication's result, or of the bias.
-        rows: the range of the weight's input axis; None for a bias.
+        columns: the gate's index range along the last axis of the matrix multiplication's result, or of the bias.
+        rows: the index range along the weight's input axis; None for a bias.
         transposed: whether the weight is stored as [columns, rows], as for Gemm with transB.
     """
 
@@ -143,7 +143,7 @@ def total(parts: Iterable[Part], editor: Editor) -> Array | None:
 
 
 def gate_of(value: ir.Value, editor: Editor) -> Gate:
-    """Returns the addends of a gate's input [batch, hidden].
+    """Returns the input [batch, hidden] of a gate's activation as a sum.
 
     Raises:
         Refusal: the value is not a sum of constants and of products with constant weights.

@@ -17,8 +17,8 @@ from graphopt.graph.view import attribute_int, attribute_string, producer_of
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code, Refusal
 
-COPIES = ("Concat", "Gather", "Slice", "Transpose")
-VIEWS = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+COPIES = ("Concat", "Gather", "Slice", "Transpose")  # operators that copy elements to other positions
+VIEWS = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")  # operators that keep the order of the elements
 MAX_ROWS = 2**18  # rows of an image
 MAX_ELEMENTS = 2**23  # elements of an image: the indices of each node's result take up to 32 MiB during the rewrite
 MOST_NODES = 64  # nodes between x and the result, so the time for a long chain is linear in its length
@@ -28,7 +28,7 @@ Dims = dict[ir.Value, tuple[Size, ...]]
 
 
 def moves_to(last: ir.Node, editor: Editor, *more: str) -> tuple[ir.Value | None, list[ir.Node]]:
-    """Finds the earliest value that contains all elements of a node's output, and the nodes after it, in order.
+    """Finds the earliest value that contains all elements of a node's output, and the nodes from there to that output.
 
     The value is None if the elements come from several values.
 

@@ -20,8 +20,8 @@ from graphopt.ops.schema import Array, Dialect
 # float16 function body rounds after every node.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-2}
 WINOGRAD_TOLERANCE = {"float32": 2e-4, "float16": 2e-2}
-# A probability near the midpoint of two bfloat16 values may round to either. Kernels round the
-# exponentials instead of the probabilities.
+# Kernels round the exponentials to bfloat16 instead of the probabilities, and a value near the midpoint of two bfloat16
+# values may round to either.
 ROUNDED_SOFTMAX_TOLERANCE = {"float32": 1.5e-2}
 # A result near the midpoint of two bfloat16 values may round to either; tests/test_bfloat16.py checks the sums.
 ROUNDED_TOLERANCE = {"float32": 3e-2}

@@ -6,7 +6,7 @@ dilations and group as in ONNX's Conv. float and float16.
 FusedConv[Add]PRelu: Y = PRelu(conv(X, W) + B + R, slope) with a slope for each channel, [M, 1, .., 1].
 
 Bf16: X and W are rounded to bfloat16, to nearest, ties to even. Their products are exact in float32 and are summed in
-float32. All tensors are float. CPU only: AVX512-BF16 multiplies twice as fast as float32.
+float32. All tensors are float. CPU only.
 
 FusedConvNchw2c[Add][act]Bf16: the same over two axes, with the NCHW2c bf16 layout [N, C / 2, H, W, 2]. X may have this
 layout if C is even; R may have it, with the shape of P. Outputs: Y as above, which may be omitted, and P, which is Y

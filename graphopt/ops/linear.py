@@ -3,7 +3,7 @@
 X [.., K], W [K, N], b [N], R like Y [.., N]. float and float16; sums are in float32.
 
 Bf16: X and W are rounded to bfloat16, to nearest, ties to even. Their products are exact in float32 and are summed in
-float32. All tensors are float. CPU only: AVX512-BF16 multiplies twice as fast as float32.
+float32. All tensors are float. CPU only.
 """
 
 from __future__ import annotations

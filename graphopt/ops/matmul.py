@@ -4,7 +4,7 @@
 broadcast as in MatMul. a_perm keeps A's last axis last, and b_perm keeps B's last axis among the last two.
 
 A and B are rounded to nearest, ties to even. Their products are exact in float32 and are summed in float32. All tensors
-are float. CPU only, like LinearBf16.
+are float. CPU only.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ Linear.
 
 Where it is faster: on GPUs, because without it our provider runs bias, activation and residual sum as separate kernels,
 and a written-out activation as several. Linear is the vendor's GEMM with an epilogue or one more kernel, or our GEMM.
-On CPUs ONNX Runtime fuses these itself. There our GEMM is faster only in float32, if the weight is large or if X is
-known to have many rows (`linear_is_faster`).
+On CPUs ONNX Runtime fuses bias and activation itself. There our GEMM is faster only in float32, if the weight is large
+or if X is known to have many rows (`linear_is_faster`).
 """
 
 from __future__ import annotations

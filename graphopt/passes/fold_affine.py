@@ -104,7 +104,7 @@ def _preceding(value: ir.Value, editor: Editor) -> tuple[Linear | None, ir.Node 
 
 
 def _is_bias(node: ir.Node, editor: Editor) -> bool:
-    """Returns whether a node is an Add next to MatMuls without bias only. Folding it gains nothing."""
+    """Returns whether a node is an Add and all linear operators next to it are MatMuls without a bias."""
     before = [found for v in node.inputs if v is not None and (found := _preceding(v, editor)[0]) is not None]
     after = linear_after(node.outputs[0])
     return (

@@ -65,8 +65,8 @@ from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
 MAX_GPU_HEAD = 256  # native/operators/attention/attention/shape.h
-# On an H200, FusedAttention with larger heads takes three times as long as two MatMuls and a Softmax if the scores are
-# that much smaller than Q, as in attention over channels.
+# On an H200, FusedAttention with heads of more than WIDE_HEAD elements takes three times as long as two MatMuls and a
+# Softmax if a head has LEAST_RATIO times as many elements as there are queries or keys (attention over channels).
 WIDE_HEAD, LEAST_RATIO = 128, 4
 
 
@@ -387,13 +387,13 @@ def _by_view(terms: Sequence[TermT]) -> list[list[TermT]]:
 
 @dataclass(frozen=True)
 class _Placement:
-    """The Expand, if needed, and the Reshape that give the combined value of a group the shape of the scores.
+    """The Expand, if needed, and the Reshape that give the combined terms of one view the shape of the scores.
 
     Attributes:
         expands: whether an Expand is needed.
-        expand: the target of the Expand, with at most one -1. None: that of the Reshape that creates the view.
-        reshape: the target of the Reshape, with at most one -1. None: that of the model's Reshape that restores the
-            shape of the scores.
+        expand: the target shape of the Expand, with at most one -1. None: that of the Reshape that creates the view.
+        reshape: the target shape of the Reshape, with at most one -1. None: that of the model's Reshape that restores
+            the shape of the scores.
     """
 
     expands: bool
@@ -540,7 +540,7 @@ class _Emission(Builder):
         return self.op("Reshape", value, shape, _hint=f"{self.label}/packed")
 
     def _dim(self, value: ir.Value, axis: int) -> int:
-        """Returns a dimension for the target of a Reshape; -1 if it is unknown."""
+        """Returns a dimension for the target shape of a Reshape; -1 if it is unknown."""
         size = self.match.graph.shapes.dim(value, axis).value
         return -1 if size is None else size
 

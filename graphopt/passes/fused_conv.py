@@ -53,7 +53,7 @@ class ConvMatch:
 
     @property
     def depthwise(self) -> bool:
-        """Whether each group has one input channel."""
+        """Whether there are several groups, each with one input channel."""
         return self.C == 1 and self.attributes["group"] > 1
 
 

@@ -44,7 +44,7 @@ class GatherAfterMatMul:
         last: the Reshape that is the only reader of the Gather, or the Gather.
         images: the first dimension of the Gather's input.
         rows: the number of rows that the Gather selects, and the number of rows of its input, for each image.
-        tokens: the number of rows of the MatMul's result in one row of the Gather's input.
+        tokens: how many rows of the MatMul's result form one row of the Gather's input.
     """
 
     linear: Linear

@@ -239,7 +239,7 @@ def _rows_of(elements: Array, D: int) -> Array | None:
 
 
 def _windows_of(rows: Array, count: int) -> Windows | None:
-    """Returns the sizes of image, window and shift with this order of at most MAX_ROWS rows, or None.
+    """Returns the image, window and shift sizes for which `window_rows` gives these (at most MAX_ROWS) rows, or None.
 
     Images have `count` rows.
     """

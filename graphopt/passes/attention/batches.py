@@ -1,4 +1,4 @@
-"""Attention of rank 5: the rewrite merges the first two axes, because the fused node has at most four."""
+"""Attention of rank 5: the rewrite merges the first two axes, because operands of the fused node have at most four."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FUSED_RANK, MERGED_RANK = 4, 5
 
 @dataclass(frozen=True)
 class MergedBatches:
-    """The targets of the Reshapes of the operands and the result.
+    """The target shapes of the Reshapes around the fused node.
 
     Attributes:
         operands: the merged shapes of Q, K and V.
@@ -32,7 +32,7 @@ def merged_perm(perm: Sequence[int]) -> tuple[int, ...]:
 
 
 def merge_batches(match: Attention) -> MergedBatches | None:
-    """Returns the targets of the Reshapes around the fused node; None if the attention has at most four axes.
+    """Returns the shapes for the Reshapes around the fused node; None if the attention has at most four axes.
 
     Raises:
         Refusal: the batch axes are not the first two or differ between operands, those of a bias or mask cannot be
@@ -64,11 +64,11 @@ def merge_batches(match: Attention) -> MergedBatches | None:
 
 
 def merged_shape(match: Attention, term: Term | Condition) -> tuple[int, ...] | None:
-    """Returns the target of the Reshape that merges the batch axes of a bias or mask; None if it has no batch axes.
+    """Returns the shape of a bias or mask with merged batch axes; None if it has no batch axes.
 
     Raises:
         Refusal: the term broadcasts along one of the two axes only, belongs to reshaped scores, or has an unknown
-        shape.
+            shape.
     """
     name, node = term.value.name, term.node
     dims = match.graph.shapes.dims(term.value)

@@ -89,7 +89,7 @@ def hidden_value(mask: ir.Value, bias: ir.Value, factor: float, graph: GraphView
 
 
 def condition_of(mask: ir.Value, node: ir.Node, view: ScoresView | None, graph: GraphView) -> Condition:
-    """Returns a mask factor as a condition, with its boolean source if Casts of that source produce the mask."""
+    """Returns a mask factor as a condition: the boolean that was cast to the factor if there is one, or the factor."""
     source = _origin(mask)
     if graph.dtype(source) == ir.DataType.BOOL:
         return Condition(source, node, view)
@@ -108,7 +108,7 @@ def _origin(value: ir.Value) -> ir.Value:
 
 @dataclass
 class _Evaluation:
-    """Evaluates values that are computed from a mask and scalars, for mask elements equal to `number`.
+    """Evaluates values that are computed from a mask and scalars, where the mask's element is `number` (0 or 1).
 
     Each value is computed once, in its own type.
     """

@@ -1,4 +1,4 @@
-"""The parts of a matched attention: operands, terms and masks of one softmax(...) V."""
+"""A matched attention softmax(...) V: its operands, additive terms and masks."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Attention:
 
 
 def data_readers(value: ir.Value) -> list[ir.Node]:
-    """Returns the readers of a value, once for each use. Omits Shape nodes, which can read another value instead."""
+    """Returns the readers of a value, once for each use, without Shape nodes: these can read another value instead."""
     return [use.node for use in value.uses() if not is_shape(use.node)]
 
 

@@ -113,7 +113,7 @@ Reading: TypeAlias = tuple[ir.Value | None, Step]
 
 
 def readings(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
-    """Returns the interpretations of a node as a step: for each, the input that is the scores, and the step."""
+    """Returns the possible interpretations of a node between the scores and the softmax."""
     if node.op_type in _READINGS:
         return _READINGS[node.op_type](node, graph)
     refusal = Refusal(code_of(node.op_type), f"{node.op_type} is between the MatMul of Q and K and the softmax", node)

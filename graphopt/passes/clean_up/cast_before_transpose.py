@@ -14,8 +14,8 @@ from graphopt.graph.view import is_op, producer_of
 def cast_before_transposing(editor: Editor) -> int:
     """Rewrites Cast(Transpose(x)) of half precision before a MatMul as Transpose(Cast(x)); returns the count.
 
-    The values are the same. onnxruntime fuses a Transpose into its MatMul, and aborts the process if a Cast is between
-    them (1.22.2 and 1.31.1, on the CPU at the default optimization level).
+    The values are the same. onnxruntime fuses a Transpose into the MatMul after it, and aborts the process if a Cast is
+    between them (1.22.2 and 1.31.1, on the CPU at the default optimization level).
     """
     done = 0
     for node in editor.nodes([("", "Cast")]):

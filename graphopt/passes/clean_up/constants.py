@@ -40,7 +40,7 @@ class ConstantFolding:
         return any(use_count(v) and not (known and self._affects_no_shape(v)) for v, known in self._computed)
 
     def _affects_no_shape(self, value: ir.Value) -> bool:
-        """Returns whether the elements of a value, which are floats, determine no output shape of its readers."""
+        """Returns whether the value and its readers' results are floats, and no reader derives a shape from floats."""
         readers = value.consumers()
         values = (value, *(output for node in readers for output in node.outputs))
         return all(r.domain == "" and r.op_type not in READ_FLOATS for r in readers) and all(

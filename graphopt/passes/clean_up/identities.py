@@ -55,7 +55,7 @@ def _is_identity_transpose(node: ir.Node, editor: Editor) -> bool:
 
 
 def _reshaped_back(node: ir.Node, editor: Editor) -> ir.Value | None:
-    """Returns the input of a Reshape, or of a Reshape before it, that has the shape of the result; None without one."""
+    """Returns the input of a Reshape, or of a Reshape before it, that has the shape of the result; or None."""
     x = node.inputs[0]
     while x is not None and not _has_shape(node, x, editor):
         before = producer_of(x, "Reshape")
