@@ -48,7 +48,7 @@ DeviceMemory allocate_owned(Device& device, size_t bytes, MemoryUse memory_use);
 class Allocations {
  public:
   struct Statistics {
-    size_t bytes = 0, peak = 0;  // allocated at present, and at most so far
+    size_t bytes = 0, peak = 0;  // bytes allocated now, and their maximum so far
     size_t graphs = 0;           // existing captured graphs; the driver owns their memory
   };
 

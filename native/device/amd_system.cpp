@@ -90,7 +90,7 @@ std::string driver_of(const fs::path& device) {
   return error ? "" : driver.filename().string();
 }
 
-// Returns a property of a node of the compute driver's topology; 0 if it has none.
+// Returns a property from the `properties` file of a node in the compute driver's topology; 0 if the file lacks it.
 int property(const std::string& properties, const std::string& wanted) {
   std::istringstream words(properties);
   for (std::string name, value; words >> name >> value;) {
@@ -102,7 +102,7 @@ int property(const std::string& properties, const std::string& wanted) {
 // The nodes of CPUs have simd_count 0.
 bool is_gpu(const std::string& properties) { return property(properties, "simd_count") > 0; }
 
-// Returns the name of gfx_target_version, which is 10000 major + 100 minor + stepping: "gfx90a" for 90010.
+// Returns the architecture of a node, "gfx90a" for the gfx_target_version 90010: 10000 major + 100 minor + stepping.
 std::string arch_of(const std::string& properties) {
   const int version = property(properties, "gfx_target_version");
   if (version == 0) return "";
@@ -233,7 +233,7 @@ AmdSystem inspect_amd_system(const std::string& root_folder) {
   for (const fs::path& node : entries(root / "sys/class/kfd/kfd/topology/nodes")) {
     const fs::path properties = node / "properties";
     if (!path_exists(properties)) continue;
-    // The mode allows reading even if the driver refuses it.
+    // The driver may refuse to read a file although its mode allows reading.
     const std::optional<std::string> content = read_if_allowed(properties);
     if (!content) system.unreadable.push_back(properties.string());
     if (!content || content->empty()) continue;

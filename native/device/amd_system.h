@@ -15,13 +15,13 @@ struct AmdSystem {
   std::vector<std::string> unbound;  // GPUs without the kernel driver amdgpu: "BUS: DRIVER"
   bool kfd = false;                  // whether the compute driver's device node, /dev/kfd, exists
   std::string kfd_group;             // group with access to /dev/kfd; its ID if it has no name here
-  std::string kfd_refusal;           // why this process cannot open it; "" if it can
+  std::string kfd_refusal;           // error of opening /dev/kfd; "" if this process can open it
   int kfd_gpus = -1;                 // GPUs that the compute driver lists; -1 if unknown
-  std::string arch;                  // architecture of the first of these, "gfx1100"; "" if unknown
+  std::string arch;                  // architecture of the first of these GPUs, "gfx1100"; "" if unknown
   std::vector<std::string> render_nodes;  // /dev/dri/renderD*
   std::string render_group;               // group with access to the first render node
-  std::string render_refusal;             // why this process can open none of them; "" if it can open one
-  bool dxg = false;                       // whether WSL's device node, /dev/dxg, exists
+  std::string render_refusal;  // error of opening the render nodes; "" if this process can open one
+  bool dxg = false;            // whether WSL's device node, /dev/dxg, exists
   bool wsl = false;
   bool container = false;
   std::vector<std::string> unreadable;  // topology nodes of GPUs that are assigned to other containers

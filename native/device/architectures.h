@@ -22,12 +22,12 @@ struct Architecture {
   const char* name;  // as the runtime reports it, without features such as :sramecc+
   Code code;
   bool checked;        // scripts/amd_build.py checks the compiled kernels
-  const char* family;  // generic target whose code it runs; null: none in the build
+  const char* family;  // generic target whose code it runs if it has no own code; null: none
   int wave;            // work-items of a wave
   int lds_bytes;       // maximum LDS of a work-group
   int registers;       // maximum 32-bit registers of a work-item, AGPRs included, with one wave on a SIMD
   int waves_per_simd;  // maximum waves of a SIMD
-  int simd_registers;  // registers of all waves of a SIMD together, in the unit of `registers`
+  int simd_registers;  // registers that the waves of a SIMD share, in the unit of `registers`
   hip::Matrix matrix;  // matrix units for fp16
   bool matrix_f32;     // matrix units support fp32
   bool flushes_subnormals;  // matrix units flush float16 subnormals to 0
@@ -48,8 +48,8 @@ struct Architecture {
 // The typical GPUs, in the order of the rows:
 // gfx9: RX Vega 56, MI50, MI100, MI210, MI300X, Ryzen 5000, MI355X
 // gfx10: RX 5700, Pro V520, RX 5500 XT, RX 6800, RX 6700, RX 6600, Steam Deck, RX 6400, 680M, Ryzen 7000
-// gfx11: RX 7900 GRE, RX 7700 XT, RX 7600, 780M, Strix Point, Strix Halo, Krackan;
-//        gfx1153 by AMD's product pages
+// gfx11: RX 7900 GRE, RX 7700 XT, RX 7600, 780M, Strix Point, Strix Halo, Krackan, and for gfx1153 the values
+//        of AMD's product pages
 // gfx12: RX 9060 XT, RX 9070 GRE
 // sm_90: H200
 // clang-format off

@@ -1,5 +1,5 @@
 // The arguments of a kernel: one plain struct, which its launch plan (host C++) fills in and the kernel (clang for AMD,
-// nvcc) reads. Each kernel file has a *_args.h with the structs of its kernels:
+// nvcc) reads. The structs of a kernel file are in the args.h or *_args.h beside it:
 //
 //   struct CastArgs : Arguments<2, 32> {
 //     In x;
@@ -80,7 +80,7 @@ struct Divisor {
   uint32_t d, multiplier, shift;
 };
 
-// Maximum number of axes of a walk (blocks/gpu/walk.h, blocks/gpu/walk_plan.h).
+// Maximum number of axes of a walk: a loop nest over all elements of tensors (blocks/gpu/walk.h).
 constexpr int kMaxAxes = 5;
 // Sizes of the axes from the innermost on; the outermost size is not needed.
 struct Axes {

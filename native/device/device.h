@@ -24,8 +24,8 @@ struct CodeObject {
 
 // Returns the code objects of this library. The list is empty if the build found no compiler for device code.
 const std::vector<CodeObject>& code_objects();
-// Returns the module of a kernel, or null if no module has it. The build generates this table, so a driver is
-// never queried for a kernel that a module lacks.
+// Returns the module that contains a kernel; null if none does. The build generates this table, so a driver is never
+// queried for a kernel that a module lacks.
 const char* module_of(const std::string& kernel);
 // Returns the architectures of the code objects that begin with `prefix`, separated by spaces.
 std::string architectures(const std::string& prefix);
@@ -73,13 +73,13 @@ constexpr size_t kNodesOfLibraryCall = 8;
 struct GraphRules {
   bool by_default = true;  // used unless a session option disables them
   size_t max_nodes = 0;    // of one graph; 0: unlimited
-  // A graph is used only after its results were compared with the results of single launches.
+  // Whether a graph is used only after its results were compared with the results of single launches.
   bool verified = false;
-  // A captured hipExtModuleLaunchKernel, which MIOpen calls, runs its complete grid.
+  // Whether a captured hipExtModuleLaunchKernel, which MIOpen calls, runs its complete grid.
   bool captures_ext_launches = true;
 };
 
-// Methods throw std::runtime_error with the runtime's text of the status. After a failure that makes the
+// Methods throw std::runtime_error with the runtime's text for the status. After a failure that makes the
 // device unusable they throw DeviceLost. Thread-safe. Streams and events are the runtime's types
 // (hipStream_t, CUevent, ...).
 class Device {
@@ -128,7 +128,7 @@ class Device {
   // Throws if a call could not be captured. The stream remains usable.
   virtual std::unique_ptr<Graph> end_capture(void* stream) = 0;
   virtual void abandon_capture(void* stream) noexcept = 0;
-  // Whether the stream is in a capture, even if a call could not be captured.
+  // Whether the stream is in a capture, also after a call that could not be captured.
   virtual bool is_capturing(void* stream) = 0;
   // Throws if a capture on the stream has failed.
   virtual void check_capture(void* stream) = 0;
@@ -197,12 +197,13 @@ struct Diagnosis {
   std::string remedy = {};
 };
 
-// The devices that a driver reports, without opening any.
+// A device that a driver reports. It has not been opened.
 struct FoundDevice {
   DeviceFacts facts;
   Diagnosis problem;     // why it is unusable
   int in_provider = -1;  // its index among the provider's devices; -1 if it is unusable
 };
+// A driver and the devices that it reports.
 struct DetectedDriver {
   std::vector<FoundDevice> devices;
   std::string library;  // file of the runtime

@@ -9,6 +9,7 @@
 namespace graphopt::gpu {
 namespace {
 
+// Maximum bytes of the weights in a key, and bytes that a comparison copies to the host at a time.
 constexpr size_t kSample = 4096, kBlock = size_t{1} << 22;
 
 // Copies a part of device memory to the host.

@@ -13,8 +13,8 @@
 
 namespace graphopt::gpu {
 
-// Compares the converted bytes, not the source weights, because the source weights of an entry may already be
-// freed, and the cache would need a copy of them. An entry is removed with its last user.
+// Compares the converted bytes. The source weights of an entry may already be freed, so comparing them would
+// require a copy in the cache. An entry is removed with its last user.
 class DeviceWeights {
  public:
   static DeviceWeights& process();

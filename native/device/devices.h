@@ -14,8 +14,8 @@ namespace graphopt::gpu {
 const char* host_kernels();
 
 // Returns the number of devices that the drivers report, without opening any: AMD's, then NVIDIA's, each only
-// if this library has device code for that vendor. Returns 1 if GRAPHOPT_HOST_KERNELS is set. An unusable
-// driver causes a warning on stderr and counts no devices.
+// if this library has device code for that vendor. Returns 1 if GRAPHOPT_HOST_KERNELS is set. A driver that is
+// missing or broken counts no devices; a broken one also causes a warning on stderr.
 int device_count();
 // Returns the usable devices in the order of the provider. Integrated GPUs come last: a caller that takes the first
 // device then gets a discrete GPU if there is one. Warns once on stderr about each unusable device.
@@ -30,8 +30,8 @@ const DeviceFacts* usable_device(int number);
 // provider computes. Does not load NVIDIA's driver.
 const DeviceFacts* usable_rocm_device();
 
-// Open the device at the first call. Throw std::runtime_error if the functions above return null, or if the
-// device cannot be opened.
+// Return a device, which the first call opens. Throw std::runtime_error if the device is unusable (the functions above
+// return null) or cannot be opened.
 Device& device(int number);
 Device& rocm_device();
 

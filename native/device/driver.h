@@ -298,7 +298,7 @@ class DriverDevice final : public Device {
   void begin_capture(void* stream) override {
     if (!driver_.has_graphs()) throw std::runtime_error("this driver is too old to capture launches");
     check(driver_.capture_begin(stream, kThreadLocal), "begin a capture");
-    // Until the end of the capture this thread may neither allocate nor wait.
+    // Replaces the relaxed mode of OnDevice, in which calls of this thread that allocate or wait would not fail.
     exchange_capture_mode(kThreadLocal);
     delete std::exchange(open_capture, new OpenCapture{stream, 0, 0, {}});
   }
@@ -350,16 +350,16 @@ class DriverDevice final : public Device {
  private:
   // The same values in HIP and CUDA.
   static constexpr unsigned kNonBlocking = 1, kDisableTiming = 2, kPortable = 1;
-  // A capture ignores calls of other threads. During the capture, calls of this thread that would allocate or
-  // wait fail.
+  // A capture mode: calls of other threads do not affect the capture, and calls of this thread that would allocate
+  // or wait fail.
   static constexpr int kThreadLocal = 1;
   // Before HIP 7 this status also becomes the last error of the thread, until the next call.
   static constexpr int kNotReady = 600;
 
-  // Captured graphs, instantiated, which are launched in order.
+  // The instantiated graphs of one capture, which are launched in order.
   class ReadyGraph final : public Graph {
    public:
-    // Destroys `captured`, even if it throws.
+    // Destroys `captured`, even if the constructor throws.
     ReadyGraph(DriverDevice& device, std::vector<void*> captured) : device_(device) {
       int status = 0;
       for (void* graph : captured) {

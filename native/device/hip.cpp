@@ -174,8 +174,8 @@ struct Hip : DriverFunctions {
   // ROCm 7.2.0 to 7.2.3, which are HIP 7.2.53210 to 7.2.53213, corrupt results at random (clr issue 279).
   // Replays of graphs gave stale values from about 200 nodes on (hip issue 3887). Graphs are therefore
   // limited to fewer nodes, and their results are compared with the results of single launches. Up to ROCm
-  // 7.0.1 a captured hipExtModuleLaunchKernel skips the last work-groups of its grid if these are not full
-  // (clr issue 179).
+  // 7.0.1 a captured hipExtModuleLaunchKernel skips the last work-groups of its grid if these have fewer
+  // work-items than the others (clr issue 179).
   GraphRules graph_rules() const {
     const int v = version();
     return {v < 70200000 || v > 70253213, 150, true, v >= 70100000};

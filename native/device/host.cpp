@@ -91,7 +91,8 @@ class HostDevice final : public Device {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (corruption_.empty()) corruption_ = problem;
   }
-  // Calls complete before they return; a stream is only a unique address, and an event holds a time.
+  // Every call completes before it returns. So synchronize() only reports errors, a stream is only a unique address,
+  // and an event holds the time of its recording.
   void synchronize(void*) override {
     if (synchronize_ != nullptr && synchronize_() != 0)
       throw std::runtime_error("synchronize: a launch failed");

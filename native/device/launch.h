@@ -20,15 +20,16 @@ namespace graphopt::gpu {
 
 using hip::Divisor;
 
-// Returns the divisor for numerators below 2^31. Throws std::invalid_argument unless 1 <= d < 2^31.
+// Returns the constants of a division by d, for numerators below 2^31. Throws std::invalid_argument unless
+// 1 <= d < 2^31.
 Divisor make_divisor(int64_t d);
 
 // The properties of a device that plans depend on, and its names in reports.
 struct DeviceFacts {
   std::string arch;      // a name of kArchitectures
   std::string features;  // features of this device, as the runtime appends them to `arch`: ":sramecc+:xnack-"
-  std::string
-      code;  // name of the architecture of the code objects that it runs: its own or its generic target
+  // Architecture of the code objects that it runs: its own or a generic target; "" for none.
+  std::string code;
   std::string name;         // of the GPU model
   std::string driver;       // name and version of the runtime
   std::string bus_id;       // PCI address, "0000:03:00.0"; empty if there is none
@@ -95,10 +96,10 @@ struct Grid {
 struct Launch {
   const char* kernel = nullptr;
   Grid grid;
-  uint32_t block = 1;
-  uint32_t lds = 0;  // bytes of dynamic LDS
-  uint16_t slots = 0;
-  uint16_t size = 0;  // bytes of the arguments
+  uint32_t block = 1;  // work-items of a work-group
+  uint32_t lds = 0;    // bytes of dynamic LDS
+  uint16_t slots = 0;  // number of pointers at the start of the arguments
+  uint16_t size = 0;   // bytes of the arguments
   alignas(8) unsigned char args[kMaxArgs] = {};
 
   template <class Args>

@@ -81,7 +81,8 @@ struct LaunchBounds {
 };
 
 #if defined(__AMDGCN__) || defined(__CUDACC__)
-// Adds a kernel to the table of the emulator (emulator/hip_on_cpu.h). Code objects have their own tables.
+// Does nothing on GPUs, because code objects have their own tables of kernels. The emulator's struct of this name adds
+// the kernel to a table (emulator/hip_on_cpu.h).
 struct KernelEntry {
   template <class Kernel>
   constexpr KernelEntry(const char*, Kernel*, int) {}
@@ -249,9 +250,8 @@ DEVICE void compute_here(Vector& x) {
   asm volatile("" : "+v"(x));
 }
 
-DEVICE float exp2_fast(float x) {
-  return __builtin_amdgcn_exp2f(x);
-}  // 1 ulp, denormal results are flushed to 0
+// The error is 1 ulp; denormal results are flushed to 0.
+DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }
 DEVICE float log2_fast(float x) { return __builtin_amdgcn_logf(x); }  // 1 ulp
 DEVICE float rcp_fast(float x) { return __builtin_amdgcn_rcpf(x); }   // 1 ulp
 DEVICE float sqrt_exact(float x) { return __builtin_sqrtf(x); }

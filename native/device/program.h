@@ -45,7 +45,7 @@ class Program {
   // Adds a step, which is skipped if the node omits the step's first output.
   void launch(Plan plan, std::initializer_list<Ref> inputs, std::initializer_list<Ref> outputs,
               Ref weights = {});
-  // The same, but the step is also skipped if the first input and the first output have the same address.
+  // Adds a step that is also skipped if the first input and the first output have the same address.
   void launch_unless_in_place(Plan plan, std::initializer_list<Ref> inputs,
                               std::initializer_list<Ref> outputs);
   // Adds a step with the inputs and outputs of the call, in their order.
@@ -58,8 +58,8 @@ class Program {
   size_t workspace_bytes() const { return static_cast<size_t>(bytes_); }
   // Index of the operator's implementation, which is marked as failed if its library refuses.
   uint32_t implementation = 0;
-  // For each output: the offset in bytes of the adjacent bytes of input 0 that it consists of, or -1. Empty: all are -1.
-  // The output may be stored there, if the operator's Reuse is kParts.
+  // parts[i] is the offset in bytes of output i in input 0 if the output is a contiguous part of this input, otherwise
+  // -1. Empty: no output is a part. With Reuse::kParts, such an output may share the memory of the input.
   std::vector<int64_t> parts;
   // Returns false if a library has refused.
   bool run(Call& call) const;

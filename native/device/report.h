@@ -12,7 +12,7 @@ namespace graphopt::gpu {
 //    "code": ["gfx908", ...],               architectures that the library has device code for
 //    "amd": {                               information from Linux, without any driver
 //      "seen": true,                        whether the PCI bus has AMD GPUs, or /dev/kfd exists
-//      "dxg": false,                        WSL's device node, of GPUs of any vendor
+//      "dxg": false,                        whether WSL's device node /dev/dxg exists (for GPUs of any vendor)
 //      "unreadable": ["/sys/..."],          nodes of GPUs that this container has no access to
 //      "rocm": ["/opt/rocm-7.1.0/lib"]},    folders with the HIP runtime
 //    "routes": [{
@@ -37,20 +37,20 @@ namespace graphopt::gpu {
 // PROBLEM: {"code": CODE, "text": "...", "remedy": "..."}; remedy: a command or step that solves it, or "".
 // Codes of a route:
 //   no_runtime      the runtime's library is missing (text: the search, or why it cannot be loaded)
-//   broken_runtime  it lacks functions, or a query fails
-//   no_device       the runtime reports none. For AMD, the state of the system gives a more exact code: no_gpu,
+//   broken_runtime  the runtime's library lacks functions, or a query fails
+//   no_device       the runtime reports no device. For AMD, the state of the system gives a more exact code: no_gpu,
 //                   not_in_container, no_driver, no_permission, node_fails, hidden, old_driver, not_in_kfd, not_found,
 //                   no_dxg, no_device_in_wsl (docs/provider_reference.md)
 // Codes of a device:
 //   no_code         no device code for the device; if the list "code" is empty, the library has none at all
 //   unsupported     no build of this version has kernels for its architecture
 //   old_runtime     the code of its generic target needs ROCm 6.4 or newer
-//   failed          a query of the runtime about it fails
+//   failed          the runtime fails to report the properties of the device
 // Codes of a library:
 //   missing         not found
-//   off             by default on this architecture, or by GRAPHOPT_LIBRARIES
+//   off             not used, by default on this architecture or because of GRAPHOPT_LIBRARIES
 //   no_kernels      the library has no kernels for the device, or MIOpen would have to compile them
-//   failed          a query fails
+//   failed          the search fails with another error
 //
 // Searches for the vendor's libraries and loads them. Throws std::runtime_error.
 std::string describe_devices();

@@ -33,7 +33,7 @@ Contexts& contexts() {
 struct Gate {
   std::mutex mutex;
   std::condition_variable changed;
-  int captures = 0, blockers = 0;
+  int captures = 0, blockers = 0;  // open captures; NoCaptures objects
 };
 Gate& gate() {
   static auto& instance = *new Gate;

@@ -119,13 +119,10 @@ class StreamContext {
   uint64_t number_;
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
-  enum class Captured : uint8_t {
-    kNo,
-    kPending,
-    kYes
-  };  // kPending: the capturing thread waits for the stream's work
+  // kPending: the capturing thread waits for the stream's work.
+  enum class Captured : uint8_t { kNo, kPending, kYes };
   Captured captured_ = Captured::kNo;
-  int waiting_ = 0;  // threads that wait for the stream
+  int waiting_ = 0;  // number of threads that wait for the stream
   std::vector<std::weak_ptr<GraphOwner>> graphs_;
   std::map<const void*, Slot> handles_;  // by library
 };

@@ -18,8 +18,8 @@ constexpr int kWave = GRAPHOPT_WAVE;
 constexpr int kWave = 32;
 #endif
 
-// On the CPU, instruction.h emulates the matrix units: for fp16 with both wave sizes, for fp32 with waves of
-// 64. The code for RDNA and for CDNA can therefore be tested on the CPU.
+// On the CPU, gemm/pipelines/instruction.h emulates the matrix units: for fp16 with both wave sizes, for fp32
+// with waves of 64. The code for RDNA and for CDNA can therefore be tested on the CPU.
 enum class Matrix { kNone, kMfma, kWmma, kMma, kEmulated };
 
 // The matrix units of this target; device/architectures.h has the same information for the host.

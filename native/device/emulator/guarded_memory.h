@@ -7,8 +7,8 @@
 // less than 256 bytes before the end of a page. Red zones surround it: inaccessible pages, and a pattern in
 // the rest of its own pages, which is checked when the block is freed.
 //
-// With GRAPHOPT_GUARD_MEMORY in the environment, allocators that cache memory must return freed memory at
-// once. The rules above then hold for each of their blocks.
+// With GRAPHOPT_GUARD_MEMORY in the environment, allocators that cache memory must return freed memory to this class
+// at once. The rules above then hold for each of their blocks.
 #pragma once
 
 #include <signal.h>
@@ -140,10 +140,11 @@ class GuardedMemory {
   };
 
  private:
+  // Bytes of a page; alignment in bytes; parts of the reserved addresses, which allocations use in turns.
   static constexpr size_t kPage = 4096, kAlignment = 256, kParts = 8;
   static constexpr int kNew = 0xff, kRedZone = 0xa5;
   struct Block {
-    size_t bytes;
+    size_t bytes;  // as requested
     char* pages;
     size_t size;  // bytes of pages
   };
@@ -205,7 +206,7 @@ class GuardedMemory {
     return "in freed memory";
   }
 
-  // The Access object of the calling thread.
+  // The Access object of the calling thread; null if there is none.
   static const Access*& current() {
     static thread_local const Access* access = nullptr;
     return access;
@@ -233,7 +234,7 @@ class GuardedMemory {
   char *base_ = nullptr, *next_[kParts] = {};  // the first unused page of each part
   size_t allocations_ = 0;
   Blocks blocks_;
-  std::array<Freed, 1024> freed_ = {};  // the most recent ones
+  std::array<Freed, 1024> freed_ = {};  // the most recently freed blocks
   size_t frees_ = 0;
 };
 

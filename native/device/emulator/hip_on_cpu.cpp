@@ -46,15 +46,15 @@ struct Fiber {
 struct Copy {
   void* to;
   char content[16];
-  size_t bytes, group;
+  size_t bytes, group;  // group: number of the copy's group in its work-item
 };
 
 struct Item : WorkItem {
   State state = State::kReady;
   std::vector<Copy> copies;
   size_t copy_group = 0;   // group of its next copy
-  Fiber* fiber = nullptr;  // in which it started
-  int exchange = 0;        // buffer of its next exchange
+  Fiber* fiber = nullptr;  // the fiber in which it started
+  int exchange = 0;        // index of the half of `exchanged` that its next exchange uses
 };
 
 struct Kernel {
@@ -79,7 +79,7 @@ struct Machine {
   // half.
   alignas(64) char exchanged[2][kMaxThreads][kExchangeBytes];
   alignas(1024) char lds[kNvidiaLdsBytes];
-  size_t lds_bytes = sizeof lds;  // that may have been written
+  size_t lds_bytes = sizeof lds;  // bytes of `lds` that may have been written
   alignas(64) char dynamic[kLdsBytes];
   bool lds_is_clean = false, dynamic_is_clean = false;
   Jump scheduler;

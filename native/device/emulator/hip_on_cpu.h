@@ -18,7 +18,7 @@
 #include "blocks/half.h"
 #include "device/traits.h"
 
-// Macros for the reasons in device/platform.h.
+// device/platform.h explains why these are macros.
 #define GRAPHOPT_GLOBAL(bounds)
 #define SHARED(name, ...)                                                                           \
   static_assert(sizeof(__VA_ARGS__) <= graphopt::hip::kLdsBytes, "more LDS than a work-group has"); \

@@ -39,7 +39,7 @@ class BlasHandle final : public Blas {
              std::atomic<bool>& reported)
       : device_(device), library_(library), stream_(stream), reported_(reported) {
     if (library_.create(&handle_) != 0) throw_unusable();
-    // The stream is set before the workspace, because setting it replaces the workspace with the library's
+    // The stream is set before the workspace, because setting the stream replaces the workspace with the library's
     // own.
     if (library_.set_stream(handle_, stream) != 0) throw_unusable();
     if (library_.set_workspace == nullptr || workspace == 0) return;

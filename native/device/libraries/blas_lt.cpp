@@ -34,7 +34,7 @@ struct CublasLt {
   static constexpr int kTransposed = 1;
   static constexpr int kBatchCount = 5, kBatchStep = 6;  // attributes of a layout
   static constexpr int kBiasType = -1;                   // the type of Y if not set
-  static constexpr size_t kAlgorithmBytes = 64;          // in a result, before the size of the workspace
+  static constexpr size_t kAlgorithmBytes = 64;          // of a result, before the size of the workspace
   static constexpr size_t kResultBytes = 96;
 };
 
@@ -178,7 +178,7 @@ class BlasLtHandle final : public BlasLt {
       epilogue = kBias;
     else if (kind == ActivationKind::kRelu)
       epilogue = kReluBias;
-    // The libraries do not document the accuracy of their tanh.
+    // Only in float16: the libraries do not document the accuracy of their tanh.
     else if (kind == ActivationKind::kGeluTanh && half)
       epilogue = kGeluBias;
     else
@@ -239,7 +239,7 @@ class BlasLtHandle final : public BlasLt {
     const uint64_t bytes = kMaxWorkspace;
     int count = 0;
     std::vector<Algorithm> found(kMaxAlgorithms);
-    // The choice depends on the alignment of the bias, not on its address.
+    // The library's choice depends only on the alignment of this address.
     const void* const bias = reinterpret_cast<const void*>(kAlignment);
     if (describe(p, half, bias, d) && call_.create_preference(preference.address()) == 0 &&
         call_.set_preference(preference.get(), kMaxWorkspaceBytes, &bytes, sizeof bytes) == 0 &&

@@ -113,7 +113,7 @@ struct Cudnn {
                            ? find_backward(handle, of_w, of_x, of_conv, of_y, kMaxResults, &count, found)
                            : find(handle, of_x, of_w, of_conv, of_y, kMaxResults, &count, found);
     for (int i = 0; i < count && status == 0; ++i) {
-      // A gradient algorithm that is not deterministic may add in any order.
+      // A gradient algorithm that is not deterministic may add in another order in each run.
       if (found[i].status != 0 || (p.transposed && found[i].deterministic == 0)) continue;
       if (is_fft(found[i].algorithm, p.transposed) && !fft_may_be_faster(p)) continue;
       // In float16, the algorithm may require another math type for the Tensor Cores.

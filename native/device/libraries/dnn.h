@@ -40,8 +40,8 @@ inline ConvolutionKey key_of(const ConvolutionProblem& p, bool half) {
 struct Arrays {
   using Dims = std::array<int, 2 + kSpatialAxes>;
   int axes = 3;
-  Dims x = {}, y = {}, w = {}, bias = {},
-       flat_y = {};  // flat_y: y with two spatial axes, for the addition of bias
+  // flat_y: y with two spatial axes, for the addition of the bias.
+  Dims x = {}, y = {}, w = {}, bias = {}, flat_y = {};
   std::array<int, kSpatialAxes> pad = {}, stride = {}, dilation = {};
 
   explicit Arrays(const ConvolutionProblem& p) {

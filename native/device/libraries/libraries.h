@@ -161,10 +161,10 @@ FoundLibrary find_vendor_library(const std::string& name, const DeviceFacts& dev
 // or column (legacy-rocm-build issue 5640).
 constexpr int64_t kCheckedSizes[][3] = {{256, 256, 256}, {1, 64, 64}, {64, 1, 64}, {32, 48, 67}};
 
-// Returns the folder of rocBLAS's or hipBLASLt's kernels: the value of the environment variable
-// `environment`. If it is not set: the first existing folder of `places`, which are glob patterns relative to
-// the library; if none exists, the last of `places`. If a pattern has several matches, the newest version is
-// returned.
+// Returns the folder of rocBLAS's or hipBLASLt's kernels. This is the value of the environment variable
+// `environment`, if set. Otherwise it is the first existing folder of `places`, which are glob patterns relative to
+// the library's folder; of several matches, the one with the newest version. If there is no match, it is the last of
+// `places`.
 std::string tensile_folder(const std::string& library, const char* environment,
                            std::initializer_list<const char*> places);
 // Returns the diagnosis for rocBLAS or hipBLASLt if its folder lacks the kernel file of the device's

@@ -15,8 +15,8 @@ class StreamLock {
   void lock() { mutex_.lock(); }
   bool try_lock() {
     if (mutex_.try_lock()) return true;
-    // The holder of the lock reads the flag after it unlocks. If it has read it already, this second attempt
-    // succeeds.
+    // The holder reads `try_failed_` after it unlocks. If it reads the flag before this assignment, the lock is free
+    // and the second attempt succeeds.
     try_failed_ = true;
     return mutex_.try_lock();
   }
