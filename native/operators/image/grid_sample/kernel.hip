@@ -1,5 +1,5 @@
-// GridSample of images and volumes: nearest, linear and cubic. A work-item finds the neighbours of one point and
-// their weights once, and computes the weighted sum for each of its channels.
+// GridSample of images and volumes: nearest, linear and cubic. A work-item computes one point in several channels. It
+// finds the neighbours of the point and their weights once.
 //
 // Memory-bound: X is read about once if adjacent points are close together, and Y is written once, in rows.
 // Cubic weights: Keys, "Cubic convolution interpolation for digital image processing", 1981, with a = -0.75.
@@ -31,7 +31,7 @@ DEVICE float reflect(float x, float low, float high) {
   return (x < low) == ((times & 1) == 0) ? low + rest : high - rest;
 }
 
-// The neighbours of a coordinate along one axis.
+// The neighbours of a coordinate along one axis: their indices in X and their weights.
 template <int kTaps>
 struct GridTaps {
   int at[kTaps];
@@ -43,8 +43,7 @@ DEVICE GridTaps<kTaps> grid_taps(const GridSampleArgs& args, float given, int si
   const auto n = static_cast<float>(size);
   const bool corners = args.corners != 0;
   float x = corners ? (given + 1) / 2 * (n - 1) : ((given + 1) * n - 1) / 2;
-  // Coordinates beyond `limit` have no neighbours in X. Clamping makes such coordinates and NaN convertible to
-  // integers.
+  // No element of X is beyond `limit`. Clamping makes larger coordinates and NaN convertible to integers.
   const float limit = 16777216;
   x = x > -limit ? (x < limit ? x : limit) : -limit;
   if (kTaps == 1) x = grid_round(x);

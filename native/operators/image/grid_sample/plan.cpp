@@ -27,7 +27,7 @@ Plan grid_sample_plan(const GridSampleProblem& p, bool half) {
   to_u31(p.N * p.C);
   args.padding = p.padding;
   args.corners = p.corners;
-  // With few points the channels are divided among more work-items, about kWorkItems in all.
+  // With few points, the channels of a point are divided among several work-items: about kWorkItems in all.
   constexpr int64_t kWorkItems = 1 << 17;
   int64_t each = std::clamp<int64_t>(total * p.C / kWorkItems, 1, p.C);
   each = std::max(each, divide_up(p.C, kMaxGrid));

@@ -8,9 +8,9 @@ namespace graphopt::hip {
 constexpr int kNmsThreads = 256;
 constexpr int kNmsBoxes = 4;  // boxes that a work-item processes at a time
 
-// boxes [B, N, 4], scores [B, C, N]; a work-group for each image and class. remaining [B, C, N]: scores of the boxes
-// that are still candidates, minus infinity for all others. picked [B, C, max_boxes]: indices of the selected boxes.
-// counts [B, C]: numbers of selected boxes.
+// boxes [B, N, 4], scores [B, C, N] for B images, C classes and N boxes. One work-group for each image and class.
+// remaining [B, C, N]: scores of the boxes that are still candidates, minus infinity for all others. picked [B, C,
+// max_boxes]: indices of the selected boxes. counts [B, C]: numbers of selected boxes.
 struct NmsSelectArgs : Arguments<5, 80> {
   In boxes, scores;
   Out remaining, picked, counts;

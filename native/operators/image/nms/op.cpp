@@ -1,5 +1,5 @@
-// NonMaxSuppression. The selection determines the size of the output, so it runs as the counter (kernel.h);
-// plan only adds a copy.
+// NonMaxSuppression. The selection determines the size of the output, so it runs as the counter (kernel.h). After it,
+// `plan` only adds a copy of the selected rows.
 #include "operators/image/nms/op.h"
 
 #include <algorithm>

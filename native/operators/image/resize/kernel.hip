@@ -41,7 +41,7 @@ DEVICE void resize(const ResizeArgs& args) {
   const int first_column = static_cast<int>(i - strip * args.across.d) * kColumns,
             first_row = static_cast<int>(strip - plane * args.down.d) * args.rows_each;
   const T* const x = args.x;
-  // Offsets in x fit into 32 bits: pointers to rows would cost twice the instructions.
+  // Offsets in x fit into 32 bits, and need half the instructions of pointers to rows.
   const auto width = static_cast<uint32_t>(columns.in);
   const uint32_t first = plane * static_cast<uint32_t>(rows.in) * width;
   T* const to = static_cast<T*>(args.y) +

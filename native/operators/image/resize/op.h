@@ -32,11 +32,11 @@ struct ResizeProblem {
   Interpolation mode = Interpolation::kRoundPreferFloor;
 };
 
-// Nearest and linear, for two axes at once. `aligned`: the pointer of y is a multiple of 16. `rows_each` overrides the
-// rows of a work-item, for tests.
+// Nearest and linear, for two axes at once. `aligned`: the address of y is a multiple of 16 bytes. `rows_each`
+// overrides the rows of a work-item, for tests.
 Plan resize_plan(const ResizeProblem& p, bool half, bool aligned, std::optional<int64_t> rows_each = {});
-// The same in float16 and channels last; `planes` is the number of images. `aligned`: both pointers are multiples of
-// 16.
+// The same in float16 and channels last; `planes` is the number of images. `aligned`: both addresses are multiples of
+// 16 bytes.
 Plan resize_channels_last_plan(const ResizeProblem& p, int64_t channels, bool aligned);
 
 // One axis, with any interpolation and any coordinates.
@@ -46,7 +46,7 @@ struct ResizeOneProblem {
   Coordinates coordinates = Coordinates::kHalfPixel;
   Interpolation mode = Interpolation::kRoundPreferFloor;
   float cubic = -0.75f;      // a of the cubic
-  bool antialias = false;    // downsampling uses all elements of X
+  bool antialias = false;    // if the axis shrinks, the weights cover all elements of X
   bool inside_only = false;  // positions beyond the edges have weight 0; else the edge elements are repeated
   // The value that kCrop writes outside of X: the bits of an element, or of a float if elements are interpolated.
   uint64_t outside = 0;

@@ -41,8 +41,8 @@ hip::SourceAxis source_axis(const ResizeAxis& axis, Coordinates coordinates) {
     case Coordinates::kAsymmetric:
       break;
   }
-  // A single output element has the position of the first input element or, for a crop, the centre of the
-  // crop.
+  // `step` is 0 if there is a single output element. Its position is the first input element or, for a crop, the centre
+  // of the crop, whatever the step.
   if (a.step == 0) a.step = 1;
   a.inverse = 1 / a.step;
   return a;

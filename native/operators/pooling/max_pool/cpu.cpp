@@ -1,6 +1,6 @@
-// For each row of y, first computes the maximum of each column over the rows of the windows, then the maximum
-// over the columns of each window. This takes kernel height comparisons for each column of x and kernel width
-// comparisons for each element of the row, instead of height times width for each element.
+// For each row of y, first computes the maximum of each column of x over the rows of the window, then the maximum over
+// the columns of each window. For a window of KH x KW, this takes KH comparisons for each column of x and KW for each
+// element of y, instead of KH * KW for each element.
 #include <algorithm>
 #include <limits>
 #include <type_traits>
@@ -15,8 +15,8 @@ namespace {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-// Returns the size of the buffer for a row: its columns, its padding, and the columns that vector loads read
-// beyond these.
+// Returns the size of the buffer for the maxima of a row, in elements. It includes the padding and the columns that
+// vector loads read beyond the row.
 int64_t row_slot(const MaxPoolProblem& p) {
   const int64_t read = round_up(p.out[1], L) * p.stride[1] + (p.kernel[1] - 1) * p.dilation[1] + L;
   return round_up(std::max(read, p.pad[1] + p.in[1]) + L, L);

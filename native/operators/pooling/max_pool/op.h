@@ -1,6 +1,5 @@
-// MaxPoolNchw2cBf16: MaxPool over H and W in the NCHW2c bf16 layout
-// (operators/conv/fused_conv/op.h).
-// MaxPoolPlanes: the same for planes of one channel.
+// MaxPoolNchw2cBf16: MaxPool over H and W in the NCHW2c bf16 layout (operators/conv/convolution/problem.h).
+// MaxPoolPlanes: the same in NCHW.
 #pragma once
 
 #include <array>

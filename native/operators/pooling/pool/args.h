@@ -6,12 +6,11 @@
 namespace graphopt::hip {
 
 constexpr int kPoolThreads = 256;
-// Adjacent outputs of a row per work-item of the *_together kernels.
-constexpr int kPoolOutputsPerItem = 4;
-constexpr int kPoolBytes = 16;  // channels that a work-item of max_pool_channels_last_* computes
+constexpr int kPoolOutputsPerItem = 4;  // adjacent outputs of a row that a work-item of *_together_* computes
+constexpr int kPoolBytes = 16;          // channels that a work-item of max_pool_channels_last_* computes
 
-// One spatial axis of size `in`: output q reads the positions q * stride + first + t * dilation for t < kernel.
-// kAverageWithPadding counts all positions below `last`, the end of the padded axis, and ignores the others.
+// One spatial axis of size `in`: output q reads the positions q * stride + first + t * dilation for t < kernel. `last`
+// is the end of the padded axis. kAverageWithPadding counts all positions below `last`, also those in the padding.
 struct PoolAxis {
   int32_t in = 1, kernel = 1, stride = 1, first = 0, dilation = 1, last = 1;
 };
@@ -23,7 +22,7 @@ struct PoolArgs : Arguments<2, 136> {
   In x;
   Out y;
   uint32_t total, plane;                 // elements of Y, and of a plane of X
-  Divisor per_plane, per_slice, across;  // elements of y: per plane, per out height x width, per row
+  Divisor per_plane, per_slice, across;  // elements of y: per plane, per H x W, per row
   PoolAxis axes[3];
   PoolMode mode;
 };

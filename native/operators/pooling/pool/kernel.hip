@@ -1,5 +1,5 @@
 // MaxPool and AveragePool over up to three spatial axes of x [planes, ..], and LRN, whose window is over channels. A
-// work-item computes one output, or kPoolOutputsPerItem adjacent outputs, whose indices it computes together.
+// work-item computes one output, or kPoolOutputsPerItem adjacent outputs with one computation of indices.
 //
 // Bound by memory: X is read once, overlaps of windows are read again from the cache, and Y is written once. Each tap
 // takes one FLOP. scripts/gpu_bench.py compares the kernel with a copy.

@@ -18,7 +18,7 @@ struct PoolProblem {
   PoolMode mode = PoolMode::kMax;
 };
 
-// `type`: float, float16; for kMax also int8 and uint8. `aligned`: both pointers are multiples of 16.
+// `type`: float, float16; for kMax also int8 and uint8. `aligned`: both addresses are multiples of 16 bytes.
 Plan pool_plan(const PoolProblem& p, ElementType type, bool aligned);
 // Pools two axes of images in channels last. `type`: float16; for kMax also int8 and uint8. `planes`: number of images.
 Plan pool_channels_last_plan(const PoolProblem& p, ElementType type, int64_t channels, bool aligned);
@@ -41,8 +41,8 @@ namespace graphopt {
 class PoolWindows {
  public:
   PoolWindows(const Node& node, bool average);
-  // Returns the problem for x [N, C, ..], or if `channels_last` for x [N, .., C], and sets the shape of y. Throws
-  // Error for invalid shapes.
+  // Returns the problem for x [N, C, ..], or [N, .., C] if `channels_last`, and sets the shape of y. Throws Error for
+  // invalid shapes.
   gpu::PoolProblem problem(const Shape& x, bool channels_last, Shape& y) const;
   // Returns true if one window covers all of x [N, C, ..], without padding.
   bool cover(const Shape& x) const;

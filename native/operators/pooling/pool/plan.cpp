@@ -28,7 +28,7 @@ Plan pool_plan(const PoolProblem& p, ElementType type, bool aligned) {
 
 namespace {
 
-// Returns the problem with channels as the last spatial axis: the kernels for 8-bit elements of any layout.
+// Returns the same problem with the channels as the last spatial axis, so that pool_plan() can compute it.
 PoolProblem over_pixels(const PoolProblem& p, int64_t channels) {
   PoolProblem result = p;
   for (size_t d = 0; d + 1 < kSpatialAxes; ++d) {

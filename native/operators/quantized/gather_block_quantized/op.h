@@ -14,12 +14,12 @@ struct GatherBlocksProblem {
   bool is_signed = false;
   bool has_zero = false;
   int64_t zero_row = 1;  // zero points in a row; rows are padded to whole bytes
-  int default_zero = 0;
-  bool narrow = false;  // indices are int32_t
-  bool half = false;    // scales and y are float16
+  int default_zero = 0;  // the zero point if none are given
+  bool narrow = false;   // indices are int32_t
+  bool half = false;     // scales and y are float16
 };
 
-// Inputs x, indices, scales, zero points if any; output y. `aligned`: all pointers are multiples of 16. Throws
+// Inputs x, indices, scales, zero points if any; output y. `aligned`: all addresses are multiples of 16 bytes. Throws
 // std::invalid_argument if a size is too large.
 Plan gather_block_quantized_plan(const GatherBlocksProblem& p, bool aligned);
 

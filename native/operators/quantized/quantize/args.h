@@ -5,7 +5,7 @@
 
 namespace graphopt::hip {
 
-constexpr int kQuantizeThreads = 256;  // a work-item converts 16 bytes of floats
+constexpr int kQuantizeThreads = 256;  // work-group size; a work-item converts 16 bytes of floats
 
 // The number of scales and zero points of x [outer, size, inner].
 enum class Scales : int32_t {
@@ -15,14 +15,14 @@ enum class Scales : int32_t {
 };
 
 struct QuantizeArgs : Arguments<4, 96> {
-  In x, scale, zero;  // zero may be null: 0
+  In x, scale, zero;  // if zero is null, zero points are 0
   Out y;
   uint32_t total;
   Scales scales;
   Divisor inner, size, block;
   uint32_t blocks;
   int32_t is_signed;   // for elements of 4, 8 and 16 bits
-  int32_t vectors;     // all pointers are multiples of 16
+  int32_t vectors;     // all addresses are multiples of 16 bytes
   int32_t zero_first;  // the zero point is added before rounding
 };
 

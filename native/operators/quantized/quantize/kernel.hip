@@ -78,7 +78,7 @@ DEVICE void quantize(const QuantizeArgs& args) {
   X* y = args.y;
   constexpr int kSize = Pack<T>::kSize, kOut = kSize / To::kInOne;
   const uint32_t first = first_element(kSize);
-  // Returns the X that holds the elements from i on. Elements beyond `total` are 0.
+  // Returns the X that holds the quantized elements from i on. Elements beyond `total` are 0.
   const auto packed = [&](uint32_t i, const auto& value) {
     uint32_t bits = 0;
     UNROLL for (uint32_t part = 0; part < To::kInOne; ++part) {

@@ -21,7 +21,7 @@ struct QuantizeProblem {
   bool zero_first = false;                     // the zero point is added before rounding, not after it
 };
 
-// Inputs x, scale, zero point if any; output y. `aligned`: all pointers are multiples of 16. Throws
+// Inputs x, scale, zero point if any; output y. `aligned`: all addresses are multiples of 16 bytes. Throws
 // std::invalid_argument if a size is too large.
 Plan quantize_plan(const QuantizeProblem& p, bool aligned);
 

@@ -6,7 +6,7 @@
 
 namespace graphopt::hip {
 
-constexpr int kQuantizedThreads = 256;   // a work-item processes 16 elements
+constexpr int kQuantizedThreads = 256;   // work-group size
 constexpr int kQuantizedLineItems = 32;  // work-items that share a line, or several adjacent lines
 constexpr int kQuantizedAdjacent = 4;    // adjacent lines in a word
 constexpr int kQuantizedWords = 8;       // adjacent words that kQuantizedLineItems work-items process
@@ -18,7 +18,7 @@ enum class QuantizedOp : int32_t {
   kTable,  // y = table[a]
 };
 
-// Zero points may be null: 0. Only kTable reads `table`, and it reads no scales.
+// A work-item processes 16 elements. A null zero point means 0. Only kTable reads `table`; it reads no scales.
 struct QuantizedArgs : Arguments<10, 200> {
   In a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero, table;
   Out y;
@@ -28,14 +28,14 @@ struct QuantizedArgs : Arguments<10, 200> {
   Activation act;
   QuantizedOp op;
   int32_t is_signed;
-  // All pointers, the innermost size and the strides of the outer axes are multiples of 16. The stride of the
-  // innermost axis is 1, or 0 for a broadcast input.
+  // All addresses (in bytes), the innermost size and the strides of the outer axes are multiples of 16. The stride of
+  // the innermost axis is 1, or 0 for a broadcast input.
   int32_t vectors;
   int32_t unused;
 };
 
-// Lines of x [outer, size, inner] along `size`. quantized_mean_adjacent needs x and y with multiples of 4 bytes as
-// addresses, and inner % kQuantizedAdjacent == 0.
+// Lines of x [outer, size, inner] along `size`. quantized_mean_adjacent requires that x and y are aligned to 4 bytes,
+// and that inner is a multiple of kQuantizedAdjacent.
 struct QuantizedMeanArgs : Arguments<6, 72> {
   In x, x_scale, x_zero, y_scale, y_zero;
   Out y;

@@ -30,7 +30,7 @@ struct Quantization {
   }
 };
 
-// y = op(a, b). The operator is uniform, so a work-item branches once for all its elements.
+// y = op(a, b). All elements have the same operator, so a work-item branches once.
 template <int kCount>
 DEVICE void compute(const QuantizedArgs& args, const Quantization& q, const uint8_t (&a)[kCount],
                     const uint8_t (&b)[kCount], uint8_t (&y)[kCount]) {
@@ -222,6 +222,7 @@ KERNEL(quantized_softmax, kQuantizedThreads, QuantizedSoftmaxArgs, x, table, y_s
   UNROLL for (int mask = kQuantizedLineItems / 2; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
   if (!shared.exists) return;
   const float inverse = 1.0f / y_scale[0];
+  // ONNX Runtime's CPU kernel also rounds 1 / y_scale down.
   const float steps =
       inverse > 0 && inverse < 8388608.0f ? static_cast<float>(static_cast<int32_t>(inverse)) : inverse;
   const float zero = zero_point(y_zero, is_signed);

@@ -261,7 +261,8 @@ Planner plan_quantized_softmax(const Node& node) {
   };
 }
 
-// Checks the types of operands. The last operand describes the output, and its index x is that of an input.
+// Checks the types of operands. The last operand has the scale and zero point of the output; its x is the index of an
+// input with the type of the output.
 std::string refuse_triples(const Node& node, const std::vector<QuantizedOperand>& triples) {
   const ElementType type = node.inputs[triples.front().x].type;
   if (!is_byte(type)) return no_kernel(type);

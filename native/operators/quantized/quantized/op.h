@@ -20,7 +20,7 @@ struct QuantizedProblem {
 };
 
 // Inputs: a, its scale and zero point, b, its scale and zero point, scale and zero point of y; for kTable, a and the
-// table. Output y. `aligned`: all pointers are multiples of 16. Throws std::invalid_argument if a or b does not
+// table. Output y. `aligned`: all addresses are multiples of 16 bytes. Throws std::invalid_argument if a or b does not
 // broadcast to y, if a size is too large, or if too many axes remain after merging.
 Plan quantized_plan(const QuantizedProblem& p, bool aligned);
 
@@ -32,15 +32,15 @@ struct QuantizedLines {
 };
 
 // Inputs x, its scale and zero point, scale and zero point of y; output the means y [outer, inner]. `aligned`: all
-// pointers are multiples of 16.
+// addresses are multiples of 16 bytes.
 Plan quantized_mean_plan(const QuantizedLines& p, bool aligned);
 
 // Inputs x, the output of quantized_exponentials_plan, an unused input, scale and zero point of y; output y like x. The
 // zero point of x cancels.
 Plan quantized_softmax_plan(const QuantizedLines& p);
 
-// Input: the scale of x. Output: for each difference d of two bytes, the float e^(-d scale), times a factor with which
-// a sum of `size` exponentials is in the range of float.
+// Input: the scale of x. Output: for each difference d of two bytes, the float e^(-d scale), times a common factor.
+// With the factor, a sum of `size` exponentials does not overflow.
 Plan quantized_exponentials_plan(int64_t size);
 
 }  // namespace graphopt::gpu

@@ -29,8 +29,8 @@ DEVICE FloatAccumulator float_identity(Combiner combiner) {
   }
 }
 
-// Returns the base that exponents are relative to; 0 if `largest` is infinite, since infinity - infinity would
-// be NaN.
+// Returns the number that is subtracted from exponents: `largest`, or 0 if it is infinite, since infinity - infinity is
+// NaN.
 DEVICE float base_of(float largest) { return largest - largest == 0.0f ? largest : 0.0f; }
 DEVICE float weight(float x, float base) { return exp_fast(x - base); }
 
@@ -52,7 +52,7 @@ DEVICE FloatAccumulator combine(Combiner combiner, const FloatAccumulator& a, co
   }
 }
 
-// Loads that a work-item issues before it waits for the first one: 32 bytes of elements.
+// Elements (32 bytes) that a work-item loads before it waits for the first one.
 template <class From>
 constexpr int kLoadsInFlight = 32 / static_cast<int>(sizeof(From));
 
@@ -181,7 +181,7 @@ DEVICE FloatAccumulator reduce_strided(const ReduceFunctions& functions, const F
   return accumulator;
 }
 
-// Reduces a row of R elements, read in adjacent packs by `row_items` work-items.
+// Reduces the elements that one of `row_items` work-items reads from a row of R elements: every row_items-th pack.
 template <class From>
 DEVICE FloatAccumulator reduce_packs(const ReduceFunctions& functions, const From* x, uint32_t item,
                                      uint32_t R, uint32_t row_items) {
@@ -207,7 +207,7 @@ struct RowOfGroup {
   uint32_t row, item;
 };
 
-// Returns the row of the work-item, and its index in the row.
+// Returns the row of the work-item, and the index of the work-item among those of the row.
 DEVICE RowOfGroup row_of_group(const ReduceRowsArgs& args) {
   const auto thread = static_cast<uint32_t>(thread_x());
   const uint32_t in_group = thread >> args.shift;

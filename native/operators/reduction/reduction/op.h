@@ -32,7 +32,7 @@ struct ReduceProblem {
   ElementType type = ElementType::kFloat;
 };
 
-// `aligned`: x is a multiple of 16. Throws std::invalid_argument.
+// `aligned`: the address of x is a multiple of 16 bytes. Throws std::invalid_argument if a size is too large.
 Plan reduce_plan(const ReduceProblem& p, bool aligned);
 
 }  // namespace graphopt::gpu

@@ -11,7 +11,7 @@ using hip::Combiner;
 using hip::ElementFunction;
 using hip::ResultFunction;
 
-// Adjacent axes that are merged into one axis.
+// Adjacent axes, all reduced or all kept, that are merged into one axis.
 struct Part {
   int64_t size;
   bool reduced;
@@ -146,7 +146,7 @@ class Steps {
   }
 
   const ReduceProblem& p_;
-  bool aligned_;  // x is a multiple of 16
+  bool aligned_;  // the address of x is a multiple of 16 bytes
   Plan plan_;
   hip::ReduceFunctions functions_;
   ResultFunction after_ = ResultFunction::kNothing;
@@ -158,7 +158,7 @@ class Steps {
 
 }  // namespace
 
-// Reduces the innermost axes first: then the remaining tensor is small.
+// Reduces one group of adjacent axes after the other, the innermost first.
 Plan reduce_plan(const ReduceProblem& p, bool aligned) {
   std::vector<Part> parts = parts_of(p);
   int64_t reduced = 1;

@@ -1,4 +1,5 @@
-// TopK, ArgMax and ArgMin. Elements are compared as unsigned keys in the same order, with NaN above all.
+// TopK, ArgMax and ArgMin. Elements are compared by unsigned keys that have the same order as the elements. NaN has the
+// largest key.
 //
 // Bound by memory if a row fits into one chunk. Longer rows are sorted chunk by chunk, and only candidates for the
 // first K entries are kept. There are no sums, and the order of work-groups does not matter: the result is the

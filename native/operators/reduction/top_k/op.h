@@ -16,7 +16,7 @@ struct TopKProblem {
   bool smallest = false;
 };
 
-// Outputs y and the indices in R of its elements (int64). Throws std::invalid_argument.
+// Outputs y and the indices in R of its elements (int64). Throws std::invalid_argument if a size is too large.
 Plan top_k_plan(const TopKProblem& p);
 
 // x [outer, R, inner], y [outer, inner]: the index of the largest or smallest of R elements, R > 0. In both cases, NaN
