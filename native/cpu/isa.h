@@ -56,8 +56,8 @@ Function pick_isa(Function baseline, Function avx2, Function avx512, Function av
 
 }  // namespace graphopt::cpu
 
-// The macros below declare and instantiate a function in several namespaces. A namespace or the name of a template
-// cannot be a template argument.
+// The code below consists of macros, because neither a namespace nor the name of a function template can be a template
+// argument.
 
 // Declares `template <class T> result name parameters` for each instruction set, and defines the function that calls
 // the best one with the arguments. GRAPHOPT_X86_ISAS is 0 if only the baseline is compiled.

@@ -13,9 +13,8 @@
 
 namespace graphopt::cpu {
 
-// Returns the number of parts, in [min_parts, max_parts], with the least work for the busiest worker. Each item is
-// divided into this number of parts, and each part costs cost(parts). Many parts balance better; few parts have less
-// overhead.
+// Returns into how many parts to divide each item so that the busiest worker has the least work: a number in
+// [min_parts, max_parts]. cost(parts) is the cost of one part. Many parts balance better; few parts have less overhead.
 template <class Cost>
 int64_t parts_of_least_cost(int64_t min_parts, int64_t max_parts, int64_t items, int64_t workers,
                             const Cost& cost) {
@@ -30,8 +29,8 @@ int64_t parts_of_least_cost(int64_t min_parts, int64_t max_parts, int64_t items,
   return best;
 }
 
-// The items of a loop, distributed among workers. Each worker starts with a contiguous share, the same one in every
-// call if possible, because its data is in the worker's caches. Afterwards it takes items from other shares.
+// The items of a loop, distributed among workers. Each worker starts with a contiguous share of the items, the same one
+// in every call: its data may still be in the worker's caches. Then the worker takes items from other shares.
 class Items {
  public:
   Items(int64_t items, size_t workers)
@@ -61,10 +60,10 @@ class Items {
     }
   }
 
-  // Waits for items that other threads have started. It yields, because those threads may need this
+  // Waits for items that other threads have started. After kSpins spins it yields, because those threads may need this
   // processor.
   void wait() const {
-    constexpr int kSpins = 1 << 12;  // 0.1 to 0.2 ms: most waits are shorter
+    constexpr int kSpins = 1 << 12;  // spins before the first yield, 0.1 to 0.2 ms; most waits are shorter
     for (int spins = 0; ended_.value.load(std::memory_order_acquire) < items_; ++spins) {
       if (spins >= kSpins) std::this_thread::yield();
 #if defined(__x86_64__)
@@ -78,8 +77,8 @@ class Items {
     std::atomic<int64_t> value{0};
   };
   int64_t items_, shares_;
-  std::vector<Counter> taken_;  // for each share
-  Counter ended_;
+  std::vector<Counter> taken_;  // for each share, the index of its next item
+  Counter ended_;               // number of finished items of all shares
 };
 
 // Calls fn(item, worker) once for each item in [0, items).
@@ -98,11 +97,10 @@ struct Loop {
   std::function<void(int64_t item, size_t worker)> run;
 };
 
-// Runs several loops in one call of the pool, because starting a pool of many threads takes longer than many of the
-// loops. Each loop starts when all items of the previous loop have finished. A loop only waits for threads that have
-// taken items.
+// Runs several loops in one call of the pool, because starting a pool of many threads takes longer than a short loop.
+// Each loop starts when all items of the previous loop have finished. It does not wait for threads without items.
 inline void parallel_loops(Parallel& parallel, const std::vector<Loop>& loops) {
-  // As in parallel_for: loops of at most one item need no other thread.
+  // Loops of at most one item need no other thread.
   const bool alone =
       std::all_of(loops.begin(), loops.end(), [](const Loop& loop) { return loop.items <= 1; });
   if (alone || parallel.workers() == 1) {

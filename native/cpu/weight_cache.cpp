@@ -47,7 +47,7 @@ std::shared_ptr<const void> WeightCache::get(const std::string& layout, const vo
         entries_.emplace(key, entry);
       }
     }
-    // Outside the lock, so sessions that load at the same time can prepare different weights in parallel.
+    // Called without the lock, so sessions that load at the same time can prepare different weights in parallel.
     if (prepare_once(*entry, key, weights, prepare)) {
       return std::shared_ptr<const void>(entry, entry->prepared.get());
     }

@@ -16,14 +16,14 @@ namespace graphopt::cpu {
 // Finds entries by a hash of the content. An entry matches if its layout is equal and the weights pack to the same
 // bytes, so no copy of the original weights is needed. Pointers are never compared, because a runtime reuses addresses.
 // An entry is destroyed with its last user. With a folder, the entry is stored in a file that other processes map as
-// well. The file contains the original weights, and these are compared instead.
+// well. Such a file also contains the original weights, which are compared instead of the packed ones.
 class WeightCache {
  public:
   explicit WeightCache(const WeightFolder* folder = nullptr) : folder_(folder) {}
   static WeightCache& process();
 
-  // Returns `prepared_bytes` bytes written by `prepare`, which start at a cache line, or an existing entry
-  // for equal weights. `layout` names everything else that the result depends on.
+  // Returns packed weights, which start at a cache line: those of an entry with equal weights, or `prepared_bytes`
+  // bytes written by `prepare`. `layout` names everything except the weights that the packed bytes depend on.
   std::shared_ptr<const void> get(const std::string& layout, const void* weights, size_t bytes,
                                   size_t prepared_bytes, const std::function<void(void* prepared)>& prepare);
 

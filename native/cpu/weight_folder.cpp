@@ -139,9 +139,8 @@ Memory allocate_lines(size_t bytes) {
                                    (std::max(bytes, size_t{1}) + kLine - 1) / kLine * kLine),
                 std::free);
   if (memory == nullptr) throw std::bad_alloc();
-  // A GEMM reads each weight once: with small pages it would need an address translation every 64 lines. The
-  // remainder that does not fill a large page remains in small pages, to waste no memory. Linux may ignore
-  // this request.
+  // A GEMM reads each weight once: with small pages it would need an address translation every 64 cache lines. The
+  // remainder, which does not fill a large page, remains in small pages, to waste no memory.
   if (large > 0) madvise(memory.get(), large, MADV_HUGEPAGE);
   return memory;
 }

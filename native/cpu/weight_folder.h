@@ -19,7 +19,7 @@ namespace graphopt::cpu {
 // FNV-1a over 8-byte words (G. Fowler, L. C. Noll, K.-P. Vo), of a text and then of bytes.
 uint64_t hash_of(const std::string& text, const void* data, size_t bytes);
 
-// Allocates memory that begins at a cache line. Requests large pages for as much of it as fills whole large pages; the
+// Allocates memory that begins at a cache line. Requests large pages for the part that fills whole large pages; the
 // system may ignore the request. Throws std::bad_alloc.
 using Memory = std::unique_ptr<void, void (*)(void*)>;
 Memory allocate_lines(size_t bytes);
@@ -40,8 +40,8 @@ class WeightFolder {
   // Throws std::runtime_error with the reason if the folder cannot be used.
   WeightFolder(std::string path, uint64_t max_bytes);
 
-  // Returns the prepared weights from a file, or creates the file with prepare(). Returns nothing if the file can be
-  // neither written nor read. `layout`: as in WeightCache::get; `key`: a hash of layout and weights.
+  // Returns the prepared weights from a file, or creates the file with prepare(). Returns null pointers if there is no
+  // valid file and none can be created. `layout`: as in WeightCache::get; `key`: a hash of layout and weights.
   MappedWeights get(uint64_t key, const std::string& layout, const void* weights, size_t bytes,
                     size_t prepared_bytes, const std::function<void(void* prepared)>& prepare) const;
 

@@ -1,7 +1,7 @@
-// Activations in float. For kernel files only (see cpu/isa.h). The type V is float in loops that the compiler
-// vectorizes. With AVX-512 it is a vector of sixteen floats, whose fast_exp (exp.h) has a third fewer
-// instructions than compiler-generated code. The result for NaN is NaN. The relative error is about 2e-7
-// unless stated. The polynomials are least-squares fits to minimal relative error, made for this library.
+// Activations in float. For kernel files only (see cpu/isa.h). The type V is a vector of sixteen floats with AVX-512,
+// because fast_exp of such a vector (exp.h) has a third fewer instructions than compiler-generated code. Otherwise V is
+// float, in loops that the compiler vectorizes. The result for NaN is NaN. The relative error is about 2e-7 unless
+// stated. The polynomials are least-squares fits to minimal relative error, made for this library.
 #pragma once
 
 #include <cstddef>
@@ -33,9 +33,8 @@ inline V fast_tanh(V x) {
   return at_most(at_least(x * p / q, -1.0f), 1.0f);
 }
 
-// Computes the normal distribution's upper tail erfc(z / sqrt(2)) / 2 for z >= 0 as e^(-z^2 / 2) times a
-// quotient of polynomials in z. Unlike a polynomial in 1 / (1 + z), these do not have to wait for a division.
-// Relative error 6e-7 + z^2 6e-8.
+// Computes the normal distribution's upper tail erfc(z / sqrt(2)) / 2 for z >= 0 as e^(-z^2 / 2) times a quotient of
+// polynomials in z. Polynomials in 1 / (1 + z) would have to wait for a division. Relative error 6e-7 + z^2 6e-8.
 template <class V>
 inline V fast_normal_tail(V z) {
   z = at_most(z, 15.0f);  // e^(-z^2 / 2) is 0 for z >= 15
@@ -85,8 +84,8 @@ inline V activate(V x, [[maybe_unused]] float a, [[maybe_unused]] float b) {
   }
 }
 
-// Computes y[i] = act(at(read)). at(read) returns the value to activate; for an array p, read(p) returns p[i], or a
-// vector of 16 elements from p[i] on. y may be one of these arrays.
+// Computes y[i] = act(at(read)) for i < n. at(read) returns the value to activate, which it computes from arrays p that
+// it reads by read(p): p[i], or a vector of 16 elements from p[i] on. y may be one of these arrays.
 template <ActivationKind kKind, class At>
 inline void activate_each(const Activation& act, float* y, int64_t n, const At& at) {
   const float a = act.a, b = act.b;
@@ -126,7 +125,7 @@ auto with_kind(ActivationKind kind, const F& f) {
 // copy of this function, in activation.cpp.
 void activate_block(const Activation& act, const float* x, float* y, size_t n);
 
-// Activations that GEMM kernels apply to sums in registers: a slope for negative values, and bounds.
+// The part of an activation that GEMM kernels apply to sums in registers: a slope for negative values, then bounds.
 struct Bounds {
   // Whether slope and bounds are the complete activation: true for None, Relu, LeakyRelu and Clip.
   bool is_complete = true;
@@ -146,7 +145,7 @@ struct Bounds {
     }
   }
 
-  // Returns true if `clamp` is the complete activation.
+  // Returns true if clamp() computes the complete activation.
   bool clamps() const { return is_complete && slope == 1.0f; }
 
   Vec operator()(Vec v) const { return clamp(slope != 1.0f ? apply_slope(v) : v); }

@@ -8,8 +8,8 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Elements of a block: enough to hide call overhead, but few enough to keep some blocks in the first-level
-// cache.
+// Number of elements in a block: enough to hide call overhead, but few enough that several blocks fit into the
+// first-level cache.
 constexpr int64_t kBlock = 1024;
 
 inline void to_float(const half* x, float* y, size_t n) {
@@ -24,7 +24,7 @@ inline void from_float(const float* x, half* y, size_t n) {
   for (; i < n; ++i) y[i] = static_cast<half>(x[i]);
 }
 
-// Returns x as float: x itself, or a copy in the buffer of n floats.
+// Returns the n elements of x as floats: x itself, or their conversions in `buffer`.
 inline const float* as_float(const float* x, float*, size_t) { return x; }
 inline const float* as_float(const half* x, float* buffer, size_t n) {
   to_float(x, buffer, n);

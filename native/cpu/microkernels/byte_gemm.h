@@ -1,7 +1,8 @@
 // Exact sums of products of an unsigned and a signed byte. For kernel files only (see cpu/isa.h).
 //
 // A word holds kBytes bytes at adjacent indices k. Each format splits the word of a column and the word of a row into
-// kParts parts, which are words too. It adds the products of equal parts to 32-bit sums, which wrap modulo 2^32.
+// kParts words ("parts"). It multiplies part i of the row by part i of the column, and adds the products to 32-bit
+// sums, which wrap modulo 2^32.
 #pragma once
 
 #include "cpu/microkernels/gemm.h"
@@ -14,7 +15,7 @@ constexpr int64_t kBytes = 4;
 #if defined(__AVX2__)
 using Halves = int16_t __attribute__((vector_size(kWidth * 4)));
 
-// Sums of two products of 16 bits: vpmaddubsw would saturate.
+// A part has two bytes, extended to 16 bits. (vpmaddubsw multiplies bytes directly, but saturates their 16-bit sums.)
 struct Pairs {
   static constexpr int kParts = 2;
   static Words row_part(Words bytes, int part) { return (bytes >> (8 * part)) & 0x00ff00ffu; }
@@ -22,15 +23,15 @@ struct Pairs {
     return part == 0 ? (Words)((Halves)(bytes << 8) >> 8) : (Words)((Halves)bytes >> 8);
   }
   static Words multiply_add(Words x, Words w, Words sum) {
-    // With intrinsics GCC adds the products of both parts first, which needs more registers than there are.
+    // Assembly, because with intrinsics GCC first adds the products of both parts, which needs too many registers.
     Words products;
     asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum), "=&v"(products) : "v"(x), "v"(w));
     return sum;
   }
 };
 
-// Sums of four products by VNNI. An intrinsic would need the instruction set for the whole file, which also serves
-// processors without it.
+// A part has all four bytes, for VNNI. This is assembly because an intrinsic would require VNNI for the whole file,
+// which also serves processors without it.
 struct Fours {
   static constexpr int kParts = 1;
   static Words row_part(Words bytes, int) { return bytes; }
@@ -45,7 +46,7 @@ struct Fours {
   }
 };
 #else
-// Single products, for any processor.
+// A part has one byte, extended to 32 bits, for any processor.
 struct Singles {
   static constexpr int kParts = 4;
   static Words row_part(Words bytes, int part) { return (bytes >> (8 * part)) & 0xffu; }

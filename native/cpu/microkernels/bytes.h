@@ -12,17 +12,18 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 using Bytes = uint8_t __attribute__((vector_size(kWidth)));
 using UnalignedBytes = uint8_t __attribute__((vector_size(kWidth), aligned(1), may_alias));
 
-constexpr int64_t kSpan = 4 * kWidth;  // bytes of a vector
-constexpr int kPlanes = 4;             // vectors with the words of kSpan columns
+constexpr int64_t kSpan = 4 * kWidth;  // bytes in a vector
+constexpr int kPlanes = 4;             // number of vectors that hold kSpan words, one for each column
 
 using ByteVec = uint8_t __attribute__((vector_size(kSpan)));
 using PairVec = uint16_t __attribute__((vector_size(kSpan)));
 using UnalignedByteVec = uint8_t __attribute__((vector_size(kSpan), aligned(1), may_alias));
 
-// Returns the index of the column with its word at `lane` of vector `plane`, for kSpan interleaved columns.
+// Returns the column of the word that interleave() of four rows of kSpan bytes stores at `lane` of vector `plane`.
 constexpr int64_t column_of_word(int64_t plane, int64_t lane) { return lane / 4 * 16 + plane * 4 + lane % 4; }
 
-// Indices that interleave the lower (kFirst = 0) or the upper halves of the 128-bit lanes of two vectors of kElements.
+// Indices that interleave two vectors of kElements elements in each 128-bit lane: their lower halves if kFirst is 0,
+// their upper halves if kFirst is 1.
 template <int kElements, int kFirst>
 struct InterleavedLanes {
   static constexpr int kLane = kElements / (static_cast<int>(kSpan) / 16);
@@ -48,6 +49,7 @@ struct Planes {
   Words words[kPlanes];
 };
 
+// Returns a word of four bytes for each column: byte 0 from row a, byte 3 from row d.
 inline Planes interleave(ByteVec a, ByteVec b, ByteVec c, ByteVec d) {
   const PairVec ab[] = {interleave<0>(a, b), interleave<1>(a, b)};
   const PairVec cd[] = {interleave<0>(c, d), interleave<1>(c, d)};
@@ -55,7 +57,7 @@ inline Planes interleave(ByteVec a, ByteVec b, ByteVec c, ByteVec d) {
            interleave<1>(ab[1], cd[1])}};
 }
 
-// Returns the low bytes of the words of kSpan columns in their order.
+// Returns the low bytes of kSpan words, which interleave() has ordered, in the order of the columns.
 inline ByteVec low_bytes(const IntVec (&v)[kPlanes]) {
   const IntVec low = IntVec{} + 0xff;
 #if defined(__AVX512F__)
@@ -80,8 +82,9 @@ inline ByteVec low_bytes(const IntVec (&v)[kPlanes]) {
 // Returns the low bytes of all elements.
 inline Bytes low_bytes(IntVec v) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
-  // GCC converts element by element without AVX-512.
-  const __m256i low = _mm256_set1_epi32(0x0c080400);  // of each 128-bit lane
+  // Without AVX-512, GCC compiles the conversion below to code for single elements.
+  const __m256i low =
+      _mm256_set1_epi32(0x0c080400);  // indices of the low bytes of the words of a 128-bit lane
   const __m256i words = _mm256_shuffle_epi8((__m256i)v, low);
   const __m128i both = _mm_unpacklo_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   return (Bytes)_mm_cvtsi128_si64(both);

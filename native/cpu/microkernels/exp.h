@@ -21,7 +21,7 @@ inline int32_t float_to_bits(float f) {
   return bits;
 }
 
-// at_least returns the larger of two values, at_most the smaller; NaN if x is NaN.
+// at_least returns the larger of two values, at_most the smaller. Both return NaN if x is NaN.
 inline float at_least(float x, float low) { return low > x ? low : x; }
 inline float at_most(float x, float high) { return high < x ? high : x; }
 inline float magnitude(float x) { return x < 0.0f ? -x : x; }

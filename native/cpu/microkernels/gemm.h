@@ -5,8 +5,8 @@
 // products are exact and added in float32. Instruction sets without bfloat16 give the same results up to the
 // order of additions, but slower.
 //
-//   s [steps][rows]               one operand, each word of which is broadcast to a vector
-//   v [steps][kVectors * kWidth]  the other operand: a panel of kPanel vectors, packed once if it is a weight
+//   s [steps][rows]               the operand whose words are each broadcast to a vector
+//   v [steps][kVectors * kWidth]  the operand that is read in vectors: a panel of at most kPanel vectors
 #pragma once
 
 #include <algorithm>
@@ -86,7 +86,7 @@ struct Bfloat16Pairs {
 #endif
 };
 
-// Returns the words of 2 kWidth values at adjacent indices k; a has the first half.
+// Returns the words of one row from 2 kWidth values at adjacent indices k: first those of a, then those of b.
 inline Words pack_adjacent(Vec a, Vec b) {
 #if defined(__AVX512BF16__)
   return (Words)_mm512_cvtne2ps_pbh(b, a);
@@ -172,10 +172,9 @@ struct TableOfRows {
   const Word* at(const Word* v, int64_t step, int64_t vectors) const { return v + step * vectors * kWidth; }
 };
 
-// The argument `each` of multiply() that starts the sums of row i from begins[i] and stores them in o. Each
-// step prefetches `prefetch_bytes` bytes from `next`, at most two cache lines, into the second-level cache for a later
-// multiplication. Prefetching a line several times costs less than a test for a new line. By default, every
-// step prefetches the same line.
+// An argument `each` of multiply(): the sums of row i start from begins[i] and are stored in o. Each step prefetches
+// `prefetch_bytes` bytes, at most two cache lines, from `next` into the second-level cache for a later multiplication.
+// With the default of 0 bytes, every step prefetches the same line, because this costs less than a branch.
 struct StoreSums {
   static constexpr float kZeros[kMaxRows] = {};
   const float* begins = kZeros;
@@ -198,9 +197,9 @@ struct StoreSums {
   }
 };
 
-// Computes kRows by kVectors vectors of sums over all steps; s [steps][kRows]. `each` provides the initial
-// value of a row's sums, is called in every step, and finally stores the sums, in o
-// [kRows][kVectors * kWidth] or elsewhere.
+// Computes kRows by kVectors vectors of sums over all steps; s [steps][kRows]. each.begin(i) returns the initial value
+// of the sums of row i, and each.step() is called in every step. each.end() stores the sums, in o [kRows][kVectors *
+// kWidth] or elsewhere.
 template <class E, int kRows, int kVectors, class Steps, class Each>
 [[gnu::always_inline]] inline void multiply(const Word* s, const Word* v, Steps at, int64_t steps, float* o,
                                             Each each) {
@@ -233,7 +232,7 @@ template <class E, int kRows, int kVectors, class Steps, class Each>
   each.end(sum, o);
 }
 
-// Returns Of<rows>::run for at most kMaxRows rows.
+// Returns Of<rows>::run; `rows` is at most kMaxRows.
 template <template <int> class Of>
 inline auto of_rows(int64_t rows) {
   static constexpr decltype(&Of<1>::run) table[] = {
@@ -259,7 +258,7 @@ struct Multiply {
   };
 };
 
-// Returns the function for at most kMaxRows rows and kPanel vectors.
+// Returns multiply() for at most kMaxRows rows and kPanel vectors.
 template <class E, class Steps, class Each>
 auto pick_multiply(int64_t rows, int64_t vectors) {
   return vectors == kPanel ? of_rows<Multiply<E, kPanel, Steps, Each>::template Of>(rows)

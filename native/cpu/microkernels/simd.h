@@ -29,7 +29,7 @@ constexpr int kWidth = 8;
 constexpr int kWidth = 4;
 #endif
 constexpr int64_t L = kWidth;    // short name, for index computations
-constexpr int kLineFloats = 16;  // elements in a cache line
+constexpr int kLineFloats = 16;  // floats in a cache line
 
 using Vec = float __attribute__((vector_size(kWidth * 4)));
 using IntVec = int32_t __attribute__((vector_size(kWidth * 4)));
@@ -93,8 +93,8 @@ inline Vec swap_lanes(Vec x) {
   return shuffle(x, x, Swapped<kXor>());
 }
 
-// Returns the element-wise maximum; the element of b if either is NaN. This is one instruction; gcc 12
-// generates two for a comparison.
+// larger() and smaller() return the element-wise maximum and minimum; if an element of a or b is NaN, the element of b.
+// They use intrinsics because gcc 12 compiles the comparison to two instructions.
 inline Vec larger(Vec a, Vec b) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_max_ps((__m512)a, (__m512)b);
@@ -122,9 +122,8 @@ inline float sum_of(Vec x) {
   return x[0];
 }
 
-// Reduces kGroup vectors at once: element i of the result is the reduction of r[i % kGroup] by `op`. This
-// takes at most about half of the instructions of kGroup single reductions, and most of these instructions
-// are independent.
+// Reduces kGroup vectors at once: element i of the result is the reduction of r[i % kGroup] by `op`. Single reductions
+// would take about twice as many instructions, and more of these would depend on each other.
 constexpr int kGroup = kWidth < 8 ? kWidth : 8;
 template <int kHalf = kGroup / 2, class Op>
 inline Vec reduce_group(Vec (&r)[kGroup], Op op) {
@@ -144,7 +143,7 @@ inline IntVec lane_numbers() {
   return lane;
 }
 
-// Returns the first `count` elements of x; the remaining elements are `other`.
+// Returns a vector of the first `count` elements of x; its remaining elements are `other`.
 inline Vec keep_part(Vec x, int64_t count, float other) {
   return lane_numbers() < static_cast<int32_t>(count) ? x : splat(other);
 }
@@ -163,7 +162,7 @@ inline Vec select(const uint8_t* keep, Vec a, Vec b) {
 }
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-// For each mask of eight elements: the indices of the selected elements, in order, then zeros.
+// For each mask of eight bits: the indices of the bits that are set, in order, then zeros.
 inline constexpr auto kSelectedIndices = [] {
   std::array<std::array<uint8_t, 8>, 256> all = {};
   for (size_t mask = 0; mask < all.size(); ++mask) {
@@ -347,7 +346,8 @@ inline Vec load_range(const half* x, int64_t lo, int64_t hi) {
   return load_aligned(part);
 }
 
-// Stores the first n elements of v. `stream`: aligned whole vectors bypass the caches; a fence must follow.
+// Stores the first n elements of v. With `stream`, aligned whole vectors bypass the caches, and the caller must issue a
+// fence afterwards.
 inline void store_part(float* x, Vec v, int64_t n, [[maybe_unused]] bool stream) {
   if (n >= kWidth) {
 #if defined(__AVX512F__)

@@ -15,12 +15,12 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t kTileSide = 16;  // rows of a tile; words or sums in each row
+constexpr int64_t kTileSide = 16;  // number of rows of a tile, and of words or sums in a row
 constexpr int64_t kTileWords = kTileSide * kTileSide;
-constexpr int64_t kBlockTiles = 2;  // tiles of a block in each direction
+constexpr int64_t kBlockTiles = 2;  // number of tiles of a block in each direction
 constexpr int64_t kBlockRows = kBlockTiles * kTileSide;
 
-// Whether kernels multiply in tiles: kernels compiled for AVX-512 with BF16, on machines with AMX.
+// Whether kernels multiply in tiles: if they are compiled for AVX-512 with BF16 and the machine has AMX.
 #if defined(__AVX512BF16__)
 constexpr bool kHasTiles = true;
 inline bool with_tiles() { return isa() == Isa::kAmx; }
@@ -50,9 +50,8 @@ class TileRegisters {
   TileRegisters& operator=(const TileRegisters&) = delete;
 };
 
-// The AMX instructions. Template arguments are the indices of tiles; rows in memory are `bytes` apart. The
-// instructions are written in assembly, because the functions in gcc's header do not declare that they read
-// memory.
+// The AMX instructions. Template arguments are the indices of tiles; rows in memory are `bytes` apart. The instructions
+// are written in assembly, because the functions in gcc's header do not tell the compiler that they read memory.
 template <int kNumber>
 [[gnu::always_inline]] inline void load_tile(const void* from, int64_t bytes) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(bytes), "i"(kNumber) : "memory");
@@ -122,7 +121,7 @@ inline void multiply_block(const Rows& a, const Columns& b, int64_t count, float
   if constexpr (kRows > 1 && kColumns > 1) store_tile<3>(o + kTileSide * o_row + kTileSide, bytes);
 }
 
-// The same; `rows` and `columns` are the numbers of tiles, 1 or 2.
+// The same for numbers of tiles that are known at run time: `rows` and `columns` are 1 or 2.
 template <class Rows, class Columns>
 void multiply_block(int64_t rows, int64_t columns, const Rows& a, const Columns& b, int64_t count, float* o,
                     int64_t o_row, PrefetchLines prefetch = {}) {

@@ -6,8 +6,8 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Hands out parts of a block of memory. A kernel takes the same parts twice: from null during planning, to compute the
-// required size, and from the memory when it runs.
+// Hands out parts of a block of memory. A kernel takes the same parts twice: during planning from a null block, to
+// compute the required size, and from the memory when it runs.
 class Workspace {
  public:
   explicit Workspace(void* memory) : memory_(static_cast<char*>(memory)) {}
