@@ -10,8 +10,8 @@
 
 namespace graphopt {
 
-// Not _Float16: g++ 11 does not have it, and without F16C it calls into libgcc 12, which older systems lack.
-// Conversions round to nearest even and preserve NaN, infinities and denormals.
+// Not _Float16: g++ 11 does not have this type. Without F16C, its conversions call functions of libgcc 12, which older
+// systems lack. Conversions of `half` round to nearest even and preserve NaN, infinities and subnormals.
 class half {
  public:
   half() = default;

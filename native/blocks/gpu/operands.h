@@ -24,8 +24,8 @@ DEVICE void read_operand(const T* from, uint32_t i, const Axes& axes, const Stri
   }
 }
 
-// Returns the mask of kCount elements of the iteration (walk.h), starting at element i. Bit j belongs to
-// element i + j. Without a mask all bits are 0.
+// Returns a bit for each of kCount elements of the iteration (walk.h): bit j is set if the mask is not 0 at element i +
+// j. Without a mask all bits are 0.
 template <int kCount, class Args>
 DEVICE uint32_t mask_bits(const Args& args, uint32_t i) {
   const uint8_t* mask = args.mask;
@@ -39,9 +39,9 @@ DEVICE uint32_t mask_bits(const Args& args, uint32_t i) {
   return bits;
 }
 
-// Computes y = op(a, b); each work-item reads 16 bytes of a. compute(i, left, right, results) implements op:
-// `left` and `right` contain the elements of a and b from element i of the iteration on, converted by `load`,
-// and `results` receives one result for each.
+// Computes y = op(a, b); each work-item reads 16 bytes of a. compute(i, left, right, results) implements op. `left` and
+// `right` contain elements of a and b, converted by `load`, from element i of the iteration on. `results` receives one
+// result for each of them.
 template <int kThreads, class T, class Y, class Args, class Load, class Compute>
 DEVICE void map_operands(const Args& args, const Load& load, const Compute& compute) {
   using C = decltype(load(T()));
@@ -67,7 +67,7 @@ DEVICE void map_operands(const Args& args, const Load& load, const Compute& comp
   NO_UNROLL for (int k = 0; k < kSize; ++k) {
     const uint32_t i = begin + static_cast<uint32_t>(k * kThreads + thread_x());
     if (i >= args.total) return;
-    // On GCN, axes and strides would take too many scalar registers during `compute`.
+    // Axes and strides are read again, because on GCN they would take too many scalar registers during `compute`.
     const Args& reloaded = reload(args);
     const C left[1] = {load(a[offset_of(i, reloaded.axes, reloaded.a_strides)])};
     C right[1] = {};
@@ -85,9 +85,9 @@ DEVICE void map_operands(const Args& args, const Compute& compute) {
 
 }  // namespace graphopt::hip
 
-// One case of a switch over operators: sets to[j] = expression for the kCount values of a work-item, with v =
-// x[j] and w = z[j]. The switch is outside the loop because its value is uniform in a wave. This is a macro
-// because a case label cannot be passed to a function.
+// One case of a switch over operators: sets to[j] = expression for the kCount values of a work-item, with v = x[j] and
+// w = z[j]. The loop is inside the case, so the switch runs once for all values. This is a macro because a case label
+// cannot be passed to a function.
 #define ELEMENTWISE_CASE(to, op, expression)  \
   case op:                                    \
     UNROLL for (int j = 0; j < kCount; ++j) { \

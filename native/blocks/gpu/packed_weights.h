@@ -1,9 +1,10 @@
 // Converts weights of 2, 4 or 8 bits, packed with the low bits first, to float16.
 //
 // A weight q that is o bits above the lowest bit of its byte becomes the float16 value 1024 + 2^o q: the low bits of a
-// float16 with the exponent of 1024 are an integer. A mask selects two weights of a 32-bit word, one in each half. They
-// take two fused multiply-adds: q - base, which is exact, and (q - base) scale + shift (Y. J. Kim et al., "Who Says
-// Elephants Can't Run: Bringing Large Scale MoE Models into Cloud Scale Production", 2022).
+// float16 with the exponent of 1024 are an integer. A mask selects two weights of a 32-bit word, one in each half. Two
+// fused multiply-adds dequantize both: d = q - z, which is exact, and d * scale + shift. z is the zero point, rounded
+// to an integer, and `shift` corrects the rounding (Y. J. Kim et al., "Who Says Elephants Can't Run: Bringing Large
+// Scale MoE Models into Cloud Scale Production", 2022).
 #pragma once
 
 #include "device/platform.h"
@@ -60,14 +61,14 @@ DEVICE uint32_t high_halves(uint32_t first, uint32_t second) { return first >> 1
 template <int kBits>
 class Dequantizer {
   static_assert(kBits == 2 || kBits == 4 || kBits == 8, "weights that do not cross bytes");
-  static constexpr int kOffsets = 8 / kBits;  // number of values of o
+  static constexpr int kOffsets = 8 / kBits;  // number of values of o: weights in a byte
 
  public:
   static constexpr int kPairs = 16 / kBits;  // pairs of weights in a word
 
-  // zero_point: the zero point of the block in the low bits. A zero point with a fraction is split: base is 1024 plus
-  // the zero point, rounded to float16, which is an integer unless the zero point is negative or large. q - base is
-  // exact.
+  // zero_point: the zero point of the block in the low bits. minus_base_[0] is -(1024 + z), where 1024 + z is the
+  // rounding of 1024 plus the zero point to float16. z is therefore an integer unless the zero point is negative or
+  // large.
   DEVICE Dequantizer(half_t scale, uint32_t zero_point, const ZeroPointFormat& format)
       : scale_(pair_of(scale, scale)) {
     const auto stored = bit_cast<HalfPair>(((zero_point & format.mask) | format.bits) * 0x10001);
@@ -76,7 +77,7 @@ class Dequantizer {
     const HalfPair rounded = multiply_add(added, same(-1), minus_base_[0]);
     const HalfPair error = multiply_add(rounded, same(1), stored);
     shift_ = multiply_add(multiply_add(error, same(-1), same(0)), scale_, same(0));
-    // Weights at offset o need -1024 / 2^o - zero_point.
+    // For weights at offset o, dequantize() adds -(1024 / 2^o + z).
     UNROLL for (int i = 1; i < kOffsets; ++i) {
       minus_base_[i] = multiply_add(minus_base_[0], same(1), same(1024 - (1024 >> i * kBits)));
     }
@@ -105,7 +106,7 @@ class Dequantizer {
   HalfPair scale_, shift_, minus_base_[kOffsets];
 };
 
-// Converts 2 kPairs elements in pairs of consecutive ones to the order of Dequantizer::dequantize.
+// Converts 2 kPairs elements, of which each word holds two consecutive ones, to the order of Dequantizer::dequantize.
 template <int kPairs>
 DEVICE void interleave(const uint32_t* consecutive, uint32_t* pairs) {
   UNROLL for (int i = 0; i < kPairs / 2; ++i) {

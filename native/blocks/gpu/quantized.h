@@ -15,12 +15,12 @@ DEVICE float round_to_even(float x) {
 }
 
 // Adding this to a float below 2^22 in magnitude rounds it to an integer, ties to even. The low bits of the sum are the
-// low bits of the integer. This takes one instruction; conversions to integers have a quarter of its rate on NVIDIA.
+// low bits of the integer. On NVIDIA, this addition has four times the rate of a conversion to an integer.
 constexpr float kToInteger = 12582912.0f;  // 3 * 2^22
 
 DEVICE float min_float(float a, float b) { return -max_float(-a, -b); }
 
-// Returns the low bytes of four floats that kToInteger was added to.
+// Returns the low bytes of four integers. x: the integers as floats, plus kToInteger.
 DEVICE uint32_t low_bytes(const float* x) {
   const auto pair = [x](int i) {
     return select_bytes<0, 4, 0, 4>(bit_cast<uint32_t>(x[i]), bit_cast<uint32_t>(x[i + 1]));
@@ -75,8 +75,9 @@ DEVICE float to_float(Int8 x) { return static_cast<float>(x.bits); }
 // float8e4m3fn of ONNX: a sign, 4 bits of exponent with a bias of 7, 3 bits of mantissa, no infinities.
 struct Float8 {
   static constexpr uint32_t kNan = 0x7f, kMaxFinite = 0x7e, kSign = 0x80;
-  static constexpr int kShift = 20;                  // from the mantissa of a float
-  static constexpr uint32_t kBias = (127 - 7) << 3;  // from the exponent of a float
+  static constexpr int kShift = 20;  // mantissa bits that a float has more than a Float8
+  static constexpr uint32_t kBias = (127 - 7)
+                                    << 3;  // difference of the exponent biases of a float and a Float8
   uint8_t bits;
 
   // Rounds to the nearest value, ties to even. Magnitudes above 448 become 448, NaN remains NaN.

@@ -52,8 +52,8 @@ struct ScanLds {
   S of_wave[kThreads / kWave];
 };
 
-// The result of group_scan: the sums over the work-items before this one and over the whole work-group. A
-// second call of group_scan needs a barrier before it.
+// The result of group_scan: `before` is the sum over the work-items before this one, `all` the sum over the whole
+// work-group. A second call of group_scan needs a barrier before it.
 template <class S>
 struct GroupScan {
   S before, all;

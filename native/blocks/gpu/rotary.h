@@ -10,7 +10,7 @@ namespace graphopt::hip {
 // The functions below process kWidth adjacent elements from index `at` on. kWidth is 1, or it divides `at` and `half`;
 // if `interleaved`, it divides `at` and 2 * half.
 
-// Returns the index of the first element to load for the pair partners.
+// Returns the index of the first of kWidth adjacent elements that contain the partners of these elements.
 template <int kWidth>
 DEVICE uint32_t first_partner(uint32_t at, uint32_t half, bool interleaved) {
   return interleaved ? (kWidth > 1 ? at : at ^ 1u) : at < half ? at + half : at - half;
@@ -31,7 +31,8 @@ template <class T, int kWidth>
 DEVICE Vec<float, kWidth> rotated(const Vec<float, kWidth>& own, const Vec<float, kWidth>& partners,
                                   uint32_t at, uint32_t half, bool interleaved, const Vec<T, kWidth>& cos,
                                   const Vec<T, kWidth>& sin) {
-  constexpr uint32_t kDistance = kWidth > 1 ? 1 : 0;  // of the elements of an interleaved pair in `partners`
+  // If interleaved, the partner of element w is element w ^ kDistance of `partners`.
+  constexpr uint32_t kDistance = kWidth > 1 ? 1 : 0;
   Vec<float, kWidth> y;
   UNROLL for (uint32_t w = 0; w < kWidth; ++w) {
     const bool second = interleaved ? (at + w) % 2 != 0 : at >= half;

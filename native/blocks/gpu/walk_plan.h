@@ -16,7 +16,7 @@ class Walk {
  public:
   Walk(const Shape& shape, std::vector<std::vector<int64_t>> strides);
 
-  // Merges neighbouring axes that all tensors traverse with a single stride, and drops axes of size 1. Throws
+  // Merges two neighbouring axes if one stride covers both in every tensor, and drops axes of size 1. Throws
   // std::invalid_argument if more than kMaxAxes remain or an offset needs more than 31 bits.
   void simplify();
 
@@ -35,8 +35,8 @@ class Walk {
   uint32_t total() const;
   Axes axes() const;
   Strides strides(size_t tensor) const;
-  // Whether the tensor can be read or written in vectors of `pack` elements along the innermost axis. Its
-  // stride there must be 1, or 0 if `broadcast` allows it.
+  // Whether the tensor can be read or written in vectors of `pack` elements along the innermost axis. Its stride along
+  // this axis must be 1; with `broadcast`, it may also be 0.
   bool is_vectorizable(size_t tensor, int64_t pack, bool broadcast) const;
   // Whether each group of `pack` consecutive elements of the walk is an aligned vector of the tensor.
   bool has_contiguous_vectors(size_t tensor, int64_t pack) const;
