@@ -38,36 +38,38 @@ enum class IntegerOutput : int32_t { kInt32, kFloat, kInt8, kUint8 };
 // operand (float scale, float shift, int32_t offset, int32_t zero point). An array has an element for each column and
 // is padded to a multiple of kIntegerPack columns.
 struct IntegerColumnsHeader {
-  uint32_t outside[4];    // 16 elements of A that are equal to its zero point
-  float y_scale, y_zero;  // the scale is only for activations except Relu
+  uint32_t outside[4];  // 16 elements of A that are equal to its zero point
+  float y_scale,
+      y_zero;  // scale and zero point of Y; the scale is only used with an activation other than Relu
   int32_t unused[2];
 };
 constexpr int kIntegerPack = 8;
 
-// Inverting these bits converts unsigned elements x to signed elements x - 128.
+// Inverting these bits of a word converts its four unsigned elements x to signed elements x - 128.
 constexpr uint32_t kUnsignedBits = 0x80808080;
 
 // Whether and how an int8 GEMM adds a residual to its result.
 enum class IntegerResidual : int32_t {
   kNone,
   kToRounded,  // the residual is added to the result after its requantization and table
-  kToExact,    // the residual is added to the result before it is rounded
+  kToExact,    // the residual is added to the result before the rounding to a byte
 };
 
-// Adds a residual r to a result x, both bytes: y = max(left * x + right * r + shift, least). The factors are quotients
-// of scales.
+// Adds a residual r, a byte, to a result x: y = max(left * x + right * r + shift, least), rounded to a byte. The
+// factors are quotients of scales.
 struct IntegerSum {
   IntegerResidual kind;
   float left, right, shift, least;
 };
 
-// The operations on the sums s of an int8 GEMM, whose elements are signed. The exact sum of products is s + offset[n] -
-// zero[n] * (sum of row m of A). The scale of column n, an activation, and the scale and zero point of Y are applied to
-// it. With no activation or Relu, scale[n] includes the scale of Y. Then a byte x of Y becomes table[x] if there is a
-// table, and `sum` adds a residual. `whole_packs`: rows of Y are multiples of kIntegerPack elements.
+// The operations on a sum s of an int8 GEMM, in row m and column n; the kernels multiply signed elements. The exact sum
+// of products is s + offset[n] - zero[n] * (sum of row m of A). A float output is this sum times scale[n], plus
+// shift[n]. For a byte, an activation and the scale and zero point of Y follow the multiplication by scale[n]; with no
+// activation or Relu, scale[n] includes the scale of Y. If there is a table, a byte x becomes table[x]. `sum` adds a
+// residual. `whole_packs`: rows of Y are multiples of kIntegerPack elements.
 struct IntegerEpilogue {
   IntegerOutput output;
-  int32_t columns;  // padded
+  int32_t columns;  // N, padded to a multiple of kIntegerPack
   int32_t whole_packs;
   uint32_t inverted_bits;  // kUnsignedBits if the elements of A are unsigned
   Activation act;

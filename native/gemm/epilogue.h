@@ -175,8 +175,7 @@ struct PartialSumEpilogue {
   }
 };
 
-// Does the same as store_sums for a complete tile of an Hgemm, which starts at row first_m and column
-// first_n.
+// Does the same as store_sums for all sums of an Hgemm. The tile starts at row first_m and column first_n.
 template <class P, class Args>
 DEVICE void store_tile(const Args& args, typename P::Lds& lds, const typename P::Gemm& gemm, uint32_t split,
                        uint32_t z, int first_m, int first_n) {

@@ -5,8 +5,8 @@
 
 namespace graphopt::hip {
 
-// tile_product_*: Y [M, N] = A B^T, A [M, K], B [N, K]. A work-group of one wave computes each 16 x 16 tile
-// of Y. tile_rows_*: Y [M, 2] contains the largest value and the sum of each row of A B^T; N is at most 16.
+// tile_product_*: Y [M, N] = A B^T, A [M, K], B [N, K]. A work-group has one wave, which computes a 16 x 16 tile of Y.
+// tile_rows_*: Y [M, 2] contains the largest value and the sum of each row of A B^T; N is at most 16.
 struct TileArgs : Arguments<3, 40> {
   In a, b;
   Out y;

@@ -73,8 +73,8 @@ struct IntegerColumns {
     return bytes;
   }
 
-  // Converts sums to the elements that `store` stores: int32, the bits of floats, or bytes in the first two values.
-  // `row_sum`: the sum of the row of A; `added`: the residual.
+  // Converts sums to the elements that `store` stores: int32, the bits of floats, or eight bytes in the first two
+  // values. `row_sum`: the sum of the row of A; `added`: the residual.
   DEVICE void finish(int32_t* sums, int32_t row_sum, const IntegerBytes& added) const {
     // Loaded here and not before, because large tiles have no registers for the scales.
     finish(sums, row_sum, added, load_values(scales));
@@ -98,7 +98,8 @@ struct IntegerColumns {
     UNROLL for (int i = 0; i < kIntegerPack / 4; ++i) sums[i] = static_cast<int32_t>(bytes.v[i]);
   }
 
-  // Returns whether finish_bytes computes the result: bytes without an activation except Relu and without a table.
+  // Returns whether finish_bytes computes the result: whole packs of bytes, without zero points of the right operand, a
+  // table, an activation other than Relu, or a residual that is added before the rounding.
   DEVICE bool is_simple() const {
     return !has_zeros && table == nullptr && epilogue.whole_packs != 0 &&
            epilogue.output != IntegerOutput::kInt32 && epilogue.output != IntegerOutput::kFloat &&
@@ -162,7 +163,7 @@ struct IntegerColumns {
   DEVICE float least() const { return is_signed() ? -128.0f : 0.0f; }
 
   // Clamps values to the range of Y minus its zero point, and rounds them by adding kToInteger. The zero point is added
-  // afterwards: added before the rounding, it could change the integer.
+  // after the rounding, because an addition before it would round the value twice.
   DEVICE void round_in_range(float (&values)[kIntegerPack]) const {
     const float high = least() + 255 - y_zero;
     const float low = epilogue.act.kind == ActivationKind::kRelu ? 0 : least() - y_zero;
@@ -175,7 +176,8 @@ struct IntegerColumns {
     const uint32_t zeros = (bit_cast<uint32_t>(y_zero + kToInteger) & 0xff) * 0x01010101u;
     return {{add_bytes(low_bytes(values), zeros), add_bytes(low_bytes(values + 4), zeros)}};
   }
-  // Converts values from round_in_range to those of the bytes. All operands are integers: the result is exact.
+  // Converts values from round_in_range to the values of the bytes. The result is exact, because all operands are
+  // integers.
   DEVICE void subtract_rounding(float (&values)[kIntegerPack]) const {
     const float subtracted = kToInteger - y_zero;
     UNROLL for (int i = 0; i < kIntegerPack; ++i) values[i] -= subtracted;

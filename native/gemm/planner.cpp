@@ -63,12 +63,12 @@ double estimate_clocks_on_amd(const AlignedTiling& p, int64_t M, int64_t N, int6
   return kClocksOfLatency + std::max(estimate_clocks(p, cost, M, N, batch, device, arch), copies);
 }
 
-// On AMD, the costs of an H200 select one tiling and the counted costs another. The second is used if, by the counted
-// costs, the first needs more than kMinGain times as many clocks as the second.
+// On AMD, the costs of an H200 select one tiling and the counted costs (kCountedCosts) another. The second tiling is
+// used if the counted costs of the first are more than kMinGain times its own.
 constexpr double kMinGain = 1.15;
 
-// Returns the tiles for operands of any layout and this type, the largest first. On the CPU, tests can choose
-// the float16 tile of the vector unit although matrix units are emulated.
+// Returns the tiles for operands of any layout and this type, the largest first. With matrix units, these exclude the
+// float16 tile of the vector unit, except on the CPU if a test asks for it by `wanted`.
 std::vector<StridedTiling> strided_tilings(bool half, const Architecture& arch,
                                            std::optional<GemmTile> wanted) {
   const bool matrix = half && arch.matrix != hip::Matrix::kNone;

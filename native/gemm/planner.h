@@ -22,7 +22,7 @@ struct StridedTiling {
   // Returns the name of the tile's kernel in the family `prefix`.
   const char* kernel(const char* prefix) const { return kernel_name({prefix, size, "_", type}); }
 };
-// Selects the largest tile that leaves a work-group for each compute unit, for a batch of GEMMs of size [M, N].
+// Selects the largest tile that gives each compute unit at least one work-group, for a batch of GEMMs of size [M, N].
 // `wanted`: a tile to select instead, if it is in the tables for this type and device; for tests and tuning.
 StridedTiling choose_strided(int64_t M, int64_t N, int64_t batch, bool half, const DeviceFacts& device,
                              std::optional<GemmTile> wanted);
@@ -46,10 +46,10 @@ struct AlignedTiling {
   uint32_t lds(bool right_by_k, const DeviceFacts& device) const;
 };
 constexpr int64_t kMaxSplits = 16;
-constexpr double kClocksOfLaunch = 4000;
+constexpr double kClocksOfLaunch = 4000;  // clocks that one more launch takes
 
-// Returns the cost of a tile with its shape on this device, or nothing if the tile has no kernel there. The last
-// argument: whether the device copies from memory to LDS without registers.
+// A function of a tile, its shape on the device, and whether the device copies from memory to LDS without registers.
+// Returns the cost of the tile on this device, or nothing if the tile has no kernel there.
 using CostOfTile =
     std::function<std::optional<hip::TileCost>(const hip::AlignedTile&, const hip::MatrixShape&, bool)>;
 // The CostOfTile of kernels for operands of dense.h and im2col.h.

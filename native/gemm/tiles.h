@@ -9,8 +9,8 @@
 
 namespace graphopt::hip {
 
-// A work-group computes a tile of m x n elements. On the vector unit, a work-item computes `rows` x `columns`
-// of them. On the matrix units of CDNA, a wave of 64 computes wave_m x wave_n of them.
+// A work-group computes a tile of m x n elements. On the vector unit, a work-item computes `rows` x `columns` of these
+// elements. On the matrix units of CDNA, a wave of 64 computes wave_m x wave_n of them.
 struct VectorShape {
   int m, n, rows, columns, wave_m, wave_n;
   constexpr int threads() const { return m * n / (rows * columns); }
@@ -25,12 +25,13 @@ struct MatrixShape {
   int m = 0, n = 0, wave_m = 0, wave_n = 0, depth = 0, stages = 0, split_k = 1;
 
   constexpr int threads(int wave) const { return split_k * (m / wave_m) * (n / wave_n) * wave; }
-  // Returns the shape with waves of at least 32 columns. Two groups of waves share the depth instead of the columns.
+  // Returns the shape with waves of at least 32 columns. Waves of 16 columns become half as many waves of 32 columns,
+  // in twice as many groups that share the depth.
   constexpr MatrixShape wide_waves() const {
     return wave_n == 16 ? MatrixShape{m, n, wave_m, 32, depth, stages, 2 * split_k} : *this;
   }
-  // Rows are padded and therefore begin in different banks. `right_by_k`: LDS has one row of the right
-  // operand for each k, else for each column.
+  // Returns the bytes of LDS. Its rows are padded and therefore begin in different banks. `right_by_k`: LDS has one row
+  // of the right operand for each k, else for each column.
   constexpr int lds_bytes(bool right_by_k) const {
     return stages * 2 * (m * (depth + 8) + (right_by_k ? depth * (n + 8) : n * (depth + 8)));
   }
@@ -42,7 +43,7 @@ constexpr MatrixShape no_shape() { return {}; }
 
 // The cost of a tile on a compute unit, which computes several tiles at once or one after another.
 struct TileCost {
-  double fraction_of_peak = 0;  // fraction of the matrix units' peak rate that is reached with many tiles
+  double fraction_of_peak = 0;  // fraction of the matrix units' peak rate that a kernel with many tiles has
   double step = 0;              // clocks of a step if the compute unit has no other tile
   double overhead = 0;          // clocks of a tile before its first step and after its last
 };
@@ -62,8 +63,12 @@ constexpr bool runs_on(Targets targets, bool copies_to_lds) {
 // clang-format off
 
 // Tiles of pipelines/vector.h, the largest first: float32, and float16 for targets without matrix units.
-// Columns: size; type of the kernels of MatMul and Conv (Winograd's kernels use every row); occupancy that Winograd's
-// kernels are compiled for on NVIDIA, in work-groups; shape; fraction of peak on a full device (Winograd's planner).
+// Columns:
+//   name of the size
+//   type of MatMul's and Conv's kernels; Winograd's kernels use every row
+//   work-groups at once on an NVIDIA compute unit, for which Winograd's kernels are compiled
+//   shape
+//   fraction of the peak rate that Winograd's planner assumes for a full device
 #define GEMM_VECTOR_TILES(TILE)                                      \
   TILE(128x128, f32, 2, (VectorShape{128, 128, 8, 8, 64, 64}), 0.70) \
   TILE(64x32,   f32, 7, (VectorShape{64, 32, 4, 4, 32, 32}),   0.40)
@@ -72,10 +77,12 @@ constexpr bool runs_on(Targets targets, bool copies_to_lds) {
 
 // Float16 on the matrix units, operands of any layout (loaders/strided.h). A wave of 32 computes 32 columns: on RDNA 3,
 // the sums of 64 columns would leave too few registers for the operands.
-// Columns: size; type; occupancy that Winograd's kernels are compiled for on NVIDIA, in work-groups; shape of these
-// kernels on NVIDIA; shape for waves of 64; shape for waves of 32 (on NVIDIA: of the other kernels). For Winograd's
-// planner, measured on an H200: the number of work-groups that keep a compute unit busy, and the FLOPs per clock of
-// the compute unit at that number.
+// Columns:
+//   name of the size; type
+//   work-groups at once on an NVIDIA compute unit, for which Winograd's kernels are compiled
+//   shape of Winograd's kernels on NVIDIA
+//   shape for waves of 64; shape for waves of 32, also of NVIDIA's other kernels
+//   measured on an H200 for Winograd's planner: work-groups that keep a compute unit busy, and its FLOPs per clock then
 #define GEMM_STRIDED_TILES(TILE)                                                                               \
   TILE(128x128, f16, 2, shape(128, 128, 64, 64, 64, 2),                                                        \
        shape(128, 128, 64, 64, 32, 1), shape(128, 128, 64, 32, 32, 2), 1, 820)                                 \
@@ -83,13 +90,17 @@ constexpr bool runs_on(Targets targets, bool copies_to_lds) {
        shape(64, 64, 32, 64, 32, 1), shape(64, 64, 32, 32, 32, 2), 2, 530)
 
 // Float16 on the matrix units, operands in packs of 16 bytes (loaders/dense.h, im2col.h, halo.h, packed.h).
-// Columns: size, and split_k (x) or depth (d) of the shape for mma_sync; targets of kernels with dense.h or im2col.h;
-// targets of kernels with halo.h (kAll: NVIDIA, and the CPU with waves of 32 for tests); targets of kernels with
-// packed.h, where these do not spill registers; targets of int8 kernels; occupancy on NVIDIA, in work-groups; shapes
-// for mma_sync, mfma (waves of 64) and wmma (waves of 32); cost with dense.h, im2col.h or packed.h; cost with halo.h;
-// cost of int8 on NVIDIA, with K in pairs of elements. The costs are fitted to an H200 (scripts/gpu_bench.py --tiles).
-// On AMD, kCountedCosts are used too (planner.cpp), and int8 has the costs of float16. If operands pass through
-// registers, larger tiles do not fit.
+// If operands pass through registers, only small tiles fit. Columns:
+//   name: the size for mma_sync, then split_k after an x, or the depth after a d
+//   targets of kernels with dense.h or im2col.h
+//   targets of kernels with halo.h (kAll: NVIDIA, and the CPU with waves of 32 for tests)
+//   targets of kernels with packed.h: those where these kernels do not spill registers
+//   targets of int8 kernels
+//   work-groups at once on an NVIDIA compute unit
+//   shapes for mma_sync, mfma (waves of 64) and wmma (waves of 32)
+//   cost with dense.h, im2col.h or packed.h; cost with halo.h; cost of int8 on NVIDIA, with K in pairs of elements
+// The costs are fitted to an H200 (scripts/gpu_bench.py --tiles). On AMD, kCountedCosts are used too (planner.cpp), and
+// int8 has the costs of float16.
 #define GEMM_ALIGNED_TILES(TILE)                                                                           \
   TILE(128x256, kCopiesToLds, kNone, kNone, kCopiesToLds, 1, shape(128, 256, 64, 64, 64, 3),               \
        no_shape(), no_shape(), cost(0.50, 1340, 8800), no_cost(), cost(0.318, 600, 7900))                  \
@@ -125,8 +136,12 @@ constexpr bool runs_on(Targets targets, bool copies_to_lds) {
        no_shape(), shape(48, 48, 48, 48, 64, 3, 2), no_cost(), cost(0.443, 900, 9500), no_cost())
 
 // Tiles of NVIDIA's warpgroups (pipelines/wgmma.h) for packed weights of 4 and 8 bits. A tile has 128 columns of Y.
-// Columns: size; targets (kAll: NVIDIA, and the CPU with waves of 32 for tests); rows of Y; clocks of a step of 64
-// indices k, and of a tile before its first step and after its last, both fitted to an H200 with 4 bits.
+// Columns:
+//   name of the size
+//   targets (kAll: NVIDIA, and the CPU with waves of 32 for tests)
+//   rows of Y
+//   clocks of a step of 64 indices k; clocks of a tile before its first step and after its last
+// The clocks are fitted to an H200 with 4 bits.
 #define GEMM_WARPGROUP_TILES(TILE)              \
   TILE(256x128, kCopiesToLds, 256, 1815, 11500) \
   TILE(128x128, kAll,         128, 1670, 5700)
@@ -161,7 +176,7 @@ struct StridedTile {
   const char* type;
   int winograd_groups_per_unit;
   MatrixShape copies_to_lds, wave64, wave32;
-  int busy_groups, flops_per_clock;  // of Winograd's kernels
+  int busy_groups, flops_per_clock;  // for Winograd's planner
 
   constexpr const MatrixShape& shape(int wave, bool copies = false) const {
     return copies ? copies_to_lds : wave == 64 ? wave64 : wave32;
@@ -173,7 +188,7 @@ struct AlignedTile {
   GemmTile tile;
   const char* name;
   Targets dense_kernels, halo_kernels, packed_kernels, int8_kernels;
-  int groups_per_unit;  // occupancy on NVIDIA, in work-groups
+  int groups_per_unit;  // work-groups at once on an NVIDIA compute unit
   MatrixShape copies_to_lds, wave64, wave32;
   TileCost dense_cost, halo_cost, int8_cost;
 

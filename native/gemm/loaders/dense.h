@@ -20,9 +20,9 @@ struct DenseRowsAsync {
   int inside = 0;  // a bit for each pack
   PacksToLds<true, kPacks> packs;
 
-  // `p` points to the first of the `lines` lines of the work-group, which are `stride` elements apart.
-  // Elements beyond the last line or beyond K are zeros in LDS. (If the last line were loaded instead, all
-  // work-items would wait for it.)
+  // `p` points to the first of the `lines` lines of the work-group, which are `stride` elements apart. Elements beyond
+  // the last line or beyond K are zeros in LDS. (If work-items loaded the last line instead, all of them would wait for
+  // the same addresses.)
   DEVICE DenseRowsAsync(const half_t* p, int stride, int lines, int K)
       : step(static_cast<ptrdiff_t>(Order::column(kRows)) * stride),
         row(thread_x() / kAcross),
@@ -56,9 +56,9 @@ struct DenseRowsAsync {
   DEVICE void finish(Row*) const {}
 };
 
-// Copies the same operand through registers. The loads are unconditional, because conditions would keep the
-// compiler from moving them. Beyond the last line they repeat the last line; the additional sums are not
-// stored. Elements beyond K are replaced by zeros before they are stored in LDS.
+// Copies the same operand through registers. The loads are unconditional, because conditions would keep the compiler
+// from moving them. Work-items beyond the last line load the last line again; the sums of these copies are not stored.
+// Elements beyond K are replaced by zeros before they are stored in LDS.
 template <int kLines, int kDepth, int kThreads>
 struct DenseRowsThroughRegisters {
   static constexpr int kAcross = kDepth / 8, kRows = kThreads / kAcross, kPacks = kLines / kRows;

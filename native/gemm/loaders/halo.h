@@ -43,7 +43,6 @@ struct HaloTileGemm : Base {
   int at[kTilesM] = {};               // the row that each line reads at this tap, as an offset in elements
   int tap, column, shift, block = 0;  // of the next step
 
-  // On all targets, a work-item loads line lane_id() % 16 of a left operand (pipelines/instruction.h).
   DEVICE HaloTileGemm(const ConvHaloArgs& of, const half_t* rows, uint32_t* lines, int first_m, int first_tap)
       : args(of), pixels(rows), inside(lines), tap(first_tap) {
     const auto r = static_cast<int>(divide(static_cast<uint32_t>(tap), args.kernel_w));
@@ -61,8 +60,10 @@ struct HaloTileGemm : Base {
     return inside[line(i)];
   }
 
+  // Returns the line that this work-item loads: on all targets, line lane_id() % 16 of tile m of the left operand.
   DEVICE static int line(int m) { return Base::wave_m() + m * 16 + lane_id() % 16; }
 
+  // Returns the mask of the taps of pixel m of Y that are inside X.
   DEVICE uint32_t taps_inside(int m) const {
     const auto pixel = static_cast<uint32_t>(min_int(m, args.M - 1));
     const uint32_t in_image = pixel - divide(pixel, args.per_image) * args.per_image.d;
@@ -117,9 +118,9 @@ template <class P>
 struct HaloCopies {
   static constexpr int kDepth = P::kDepth, kAcross = kDepth / 8, kRows = P::kThreads / kAcross;
   static constexpr int kPacks = P::kN / kRows, kParts = P::Gemm::kSplitDepth / 16, kRow = P::Gemm::kRow;
-  // Filters are copied kStepsInFlight steps before they are used. While the filters of the first kStepsInFlight steps of
-  // block b are copied, the multiplications therefore still read the pixels of block b - 1. Block b + 1 overwrites these
-  // pixels, so its copies begin after those steps (begin_step).
+  // Filters are copied kStepsInFlight steps before they are used. While the filters of the first kStepsInFlight steps
+  // of block b are copied, the multiplications therefore still read the pixels of block b - 1. Block b + 1 overwrites
+  // these pixels, so its copies begin after those steps (begin_step).
   static constexpr int kStepsInFlight = P::kBuffers - 1;
   static constexpr int kChunks = halo_chunks(P::kThreads, kParts), kDistance = kParts / kChunks;
   static_assert(kPacks * kRows == P::kN && kDistance * kChunks == kParts, "whole packs for every work-item");
@@ -130,12 +131,12 @@ struct HaloCopies {
   const half_t *w, *x;                // point to the filters of this step and to the pixels of block `next`
   ptrdiff_t from_filter, from_chunk;  // from one pack of filters, or chunk of pixels, to the next
   int row, column, first;             // first: the first pixel of X that the tile needs
-  int tap, block;                     // of the step
+  int tap, block;                     // tap and block of channels of the step
   int remaining_steps;
   int next, last;   // blocks: the next one to copy, and the last one of this split
   int to = 0;       // first row of block `next` in LDS
   int filters = 0;  // a bit for each pack inside W
-  bool has_k;       // whether the step exists and this work-item's channels of it are inside C
+  bool has_k;       // whether the step exists and contains channels for this work-item
   // The next chunk of pixels: its row in the block (kNoChunk if there is none), source and destination.
   static constexpr int kNoChunk = 1 << 24;
   int chunk = kNoChunk;

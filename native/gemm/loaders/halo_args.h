@@ -11,15 +11,15 @@ constexpr int kConvHaloTaps = 32;  // maximum number of taps of a kernel; a mask
 // Number of rows of zeros in LDS for taps outside X: one for each bank where a row can start; a power of two.
 constexpr int kHaloZeros = 8;
 
-// Returns the number of packs of pixels of the next block that a work-item copies to LDS during a step of
-// `parts` parts (run_steps_ahead).
+// Returns how many packs of the next block of channels a work-item copies to LDS during a step of `parts` parts
+// (run_steps_ahead).
 constexpr int halo_chunks(int threads, int parts) { return threads < 256 || parts < 2 ? parts : 2; }
 
-// Like ChannelsLastConvArgs, for a convolution with stride 1 and with Y of the same height and width as X. A
-// tap therefore reads consecutive pixels of X for consecutive pixels of Y. `rows`: number of pixels of X that
-// the taps of a tile cover. `first`: the first pixel of Y in the tiles of this launch. A step multiplies
-// one tap of one block of channels. The steps of a block are consecutive and share its pixels in LDS.
-// Splits::depth is the number of steps times the channels of a block.
+// Like ChannelsLastConvArgs, for a convolution with stride 1 and with Y of the same height and width as X. A tap
+// therefore reads consecutive pixels of X for consecutive pixels of Y. `rows`: number of pixels of X that the taps of a
+// tile cover; each has a row in LDS. `first`: the first pixel of Y in the tiles of this launch. A step multiplies one
+// tap of one block of channels. The steps of a block are consecutive and share its pixels in LDS. Splits::depth is the
+// number of steps times the channels of a block.
 struct ConvHaloArgs : Arguments<6, size_with_epilogue(168)> {
   In x, w, bias, residual;  // bias and residual may be null
   Out y;

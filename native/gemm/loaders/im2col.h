@@ -9,8 +9,8 @@
 
 namespace graphopt::hip {
 
-// The channel and kernel tap (r, s) of index k of the GEMM. `offset`: number of elements of X from the first
-// tap of the first channel to this tap.
+// The channel and the kernel tap (r, s) that index k of the GEMM stands for. `offset`: number of elements of X from the
+// first tap of the first channel to this tap.
 struct ConvTap {
   ptrdiff_t offset;
   int down, right;  // rows and columns
@@ -71,9 +71,9 @@ DEVICE ConvPixel<T> conv_pixel(const ConvArgs& args, int group, uint32_t n) {
   return pixel;
 }
 
-// The part of the patches that a work-item gathers; its pixels are the same for every k. kByLine: LDS has a row
-// for each pixel, and a pack has kSize taps of one pixel. Otherwise LDS has a row for each k, and a pack has one
-// tap of kSize pixels.
+// The part of the patches that a work-item gathers, for the same pixels at every k. kByLine: LDS has a row for each
+// pixel, and a pack has kSize taps of one pixel. Otherwise LDS has a row for each k, and a pack has one tap of kSize
+// pixels.
 template <class Gemm, class T>
 struct ConvPatches {
   static constexpr int kSize = Pack<T>::kSize;
@@ -231,7 +231,7 @@ struct Im2colRows {
   }
 };
 
-// The same through registers. Consecutive steps of a tap only advance the addresses.
+// Does the same through registers. Only the first step of a tap computes addresses; the next steps advance them.
 template <class P, class Args = ChannelsLastConvArgs>
 struct Im2colThroughRegisters : Im2colRows<P, Args> {
   using Base = Im2colRows<P, Args>;

@@ -8,7 +8,7 @@
 
 namespace graphopt::hip {
 
-// The scale of a block, and, in a separate register, the byte or the two bytes that contain its zero point.
+// The scale of a block, and the byte or the two bytes that contain its zero point.
 struct BlockBits {
   half_t scale;
   uint32_t zero_point;
@@ -35,8 +35,8 @@ class PackedLines {
   DEVICE int block_of(int k) const {
     return min_int(static_cast<int>(divide(static_cast<uint32_t>(k), layout_.size)), layout_.blocks - 1);
   }
-  // Returns an address in line 0: of the T that begins with the weight of index k, or of the last T that fits into the
-  // line.
+  // Returns the address, in line 0, of the T that begins with the weight of index k. If this T does not fit into the
+  // line, returns the address of the last T that does.
   template <class T>
   DEVICE const uint8_t* weights_at(int k) const {
     return b_ + min_int(static_cast<int>(static_cast<uint32_t>(k) / 8 * kBits),
@@ -47,7 +47,7 @@ class PackedLines {
     return {reinterpret_cast<const uint8_t*>(scales_ + block),
             zero_points_ + static_cast<uint32_t>(block * layout_.zero_point_bits) / 8};
   }
-  // Returns the index of a line; those beyond the last one repeat the last.
+  // Returns `line`, or the last line if `line` is beyond it.
   DEVICE uint32_t clamp(int line) const { return static_cast<uint32_t>(min_int(line, last_)); }
   // These take addresses in line 0 and load the same part of `line`.
   template <class T>
@@ -62,7 +62,7 @@ class PackedLines {
         first.scale + offset(line, layout_.blocks * static_cast<int>(sizeof(half_t)));
     return load_block({scale, first.zero_point + offset(line, layout_.zero_point_row_bytes)});
   }
-  // Returns the addresses of the first block of a line, and loads a block of such a line.
+  // Returns the addresses of the first block of a line; load_block() takes them to load any block of this line.
   DEVICE BlockAddresses line_blocks(uint32_t line) const {
     return {reinterpret_cast<const uint8_t*>(scales_) +
                 offset(line, layout_.blocks * static_cast<int>(sizeof(half_t))),
@@ -78,8 +78,8 @@ class PackedLines {
     return {bits.scale, static_cast<uint32_t>(bits.zero_point >> zero_point_bit), layout_.zero_point};
   }
 
-  // Returns k. On NVIDIA, adds a data dependency on `loaded`: loads at index k start only when `loaded` has arrived.
-  // There, a wave that waits for one load also waits for all later loads that it has started.
+  // Returns k. On NVIDIA, the result depends on the data of `loaded`, so loads at index k start only when `loaded` has
+  // arrived. If they started earlier, a wave that waits for `loaded` would also wait for them.
   DEVICE int depend_on(uint32_t loaded, int k) const {
     if (!kCopiesToLds) return k;
     // Rows have less than 2^23 bytes, which the compiler does not know.
@@ -109,8 +109,8 @@ class PackedLines {
 
 // Dequantizes an operand whose lines are contiguous along K, and stores each line as a row in LDS. A work-item
 // dequantizes runs of 16 elements of a line, which are in one block. With kAsyncCopies, the runs of a step are in
-// registers before its begin(), which is called for each part of the step (packs.h): part i dequantizes and stores run
-// i, and the part of the last run also loads the runs of the next step. Without kAsyncCopies, begin() loads, and
+// registers before the step begins, and begin() is called for each part of the step (packs.h). Part i dequantizes and
+// stores run i. The part of the last run also loads the runs of the next step. Without kAsyncCopies, begin() loads, and
 // finish() dequantizes and stores. Callers must begin the steps in order.
 template <int kBits, bool kAsyncCopies, int kLines, int kDepth, int kThreads>
 struct PackedRows {
@@ -162,7 +162,7 @@ struct PackedRows {
       blocks[i] = weights.load_block(block, line);
     }
   }
-  // Returns bits of all runs and blocks.
+  // Returns a value that depends on the loads of all runs and blocks.
   DEVICE uint32_t loaded() const {
     uint32_t bits = 0;
     UNROLL for (int i = 0; i < kRuns; ++i) {

@@ -1,4 +1,5 @@
-// Loaders of dense operands that are contiguous across the lines (gemm/args.h): a pack has 8 lines of one index k.
+// Loaders of dense operands that are contiguous across the lines (gemm/args.h): a pack has the elements of 8 adjacent
+// lines at one index k.
 #pragma once
 
 #include "device/platform.h"
@@ -6,10 +7,10 @@
 
 namespace graphopt::hip {
 
-// Copies such an operand to LDS, which also has a row for each k.
+// Copies such an operand to LDS that has a row for each index k, too.
 template <int kLines, int kDepth, int kThreads>
 struct TransposedRows {
-  // The columns form kGroups groups of kDistance columns. A work-item copies packs of all groups.
+  // The columns of a row form kGroups groups of kDistance columns. A work-item copies packs of all groups.
   static constexpr int kGroups = kLines % 3 == 0   ? 3
                                  : kLines % 5 == 0 ? 5
                                                    : 1,

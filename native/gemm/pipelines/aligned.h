@@ -55,9 +55,8 @@ DEVICE void multiply_aligned(typename P::Gemm& gemm, typename P::Lds& lds, int d
   }
 }
 
-// The position of this work-group's tile among `down` rows of `across` tiles. Consecutive work-groups compute
-// the same column in kTilesAtOnce rows of tiles, then the next column, and thereby share operands in the L2
-// cache.
+// The position of this work-group's tile among `down` rows of `across` tiles. Consecutive work-groups compute a column
+// of kTilesAtOnce tiles, then the next such column. They thereby share operands in the L2 cache.
 constexpr int kTilesAtOnce = 8;
 struct TilePosition {
   int down, across;

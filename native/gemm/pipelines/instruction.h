@@ -3,16 +3,16 @@
 //
 // A tile has 16 rows and 16 columns. Each work-item accumulates kSums values in kRows rows of the tile.
 // Groups of kContiguous values are consecutive in a row and begin at a multiple of kContiguous columns. A
-// work-item holds kSlots elements of the left operand and kSlots elements of the right one. The instruction
-// receives its operands A and B swapped on architectures where each work-item then accumulates a single row.
-// The sums, rounded to T, can be the left operand of a second multiplication (to_left). On CDNA, RDNA 4 and
+// work-item holds kSlots elements of the left operand and kSlots elements of the right one. On architectures where a
+// work-item accumulates a single column, the instruction receives its operands swapped, so that it accumulates a single
+// row. The sums, rounded to T, can be the left operand of a second multiplication (to_left). On CDNA, RDNA 4 and
 // NVIDIA, each work-item already holds the sums that it needs. On RDNA 3, both halves of a wave need all 16
 // elements of a row, and a work-item gets half of them from the work-item 16 lanes away.
 //
-// An operand can also be built from registers. A work-item then holds elements of kLines lines, line(0), line(1), ..
-// The wave divides each line into kParts parts, and the work-item holds part(): kPairs pairs of elements. The indices k
-// of the pairs are arbitrary, but the same in both operands. left_of(pair) and right_of(pair) call pair(i, j) for pair
-// j of line i.
+// An operand can also be built from registers. A line is a row of the left operand or a column of the right one. A
+// work-item holds elements of kLines lines: line(0), line(1), .. The elements of a line are divided into kParts parts,
+// and the work-item holds part part() of each of its lines: kPairs pairs of elements. The indices k of the pairs are
+// arbitrary, but the same in both operands. left_of(pair) and right_of(pair) call pair(i, j) for pair j of line i.
 //
 // kTwoTiles: multiply_two() multiplies the operands of two tiles, for 32 indices k, in one instruction.
 //

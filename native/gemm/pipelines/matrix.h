@@ -11,10 +11,10 @@
 
 namespace graphopt::hip {
 
-// kWaveM x kWaveN: the part of C that a wave computes. kRightByK: LDS has a row of B for each index k
-// instead; the instruction must support this layout (kLoadsRows). kSplitK: number of groups of waves that
-// compute the whole tile, each for its part of the depth of a step; values above 1 require run_steps_ahead.
-// Element: half_t or Int8Pair.
+// kWaveM x kWaveN: the part of C that a wave computes. kRightByK: LDS has a row of B for each index k instead of each
+// column of C; the instruction must support this layout (kLoadsRows). kSplitK: number of groups of waves. Each group
+// computes the whole tile for its part of the depth of a step; values above 1 require run_steps_ahead. Element: half_t
+// or Int8Pair.
 template <int kM_, int kN_, int kDepth_, int kWaveM, int kWaveN, int kBuffers_ = 2, bool kRightByK = false,
           int kSplitK_ = 1, class Element = half_t>
 struct Hgemm {
@@ -23,7 +23,8 @@ struct Hgemm {
   using Instruction = typename Select<kRightByK, hip::Instruction<Element>, hip::Instruction<Element>>::Type;
   static constexpr bool kInt8 = kIsInt8<Element>;
   using Value = typename Select<kInt8, int32_t, float>::Type;  // type of the sums
-  // With asynchronous copies, the columns of an int8 operand have the order in which a work-item stores whole packs.
+  // With asynchronous copies, the rows of an int8 operand B in LDS have an order (AdjacentColumns) in which the sums of
+  // a work-item are whole packs of a row of C.
   using Adjacent = AdjacentColumns<Instruction, kIntegerPack>;
   static constexpr bool kAdjacent =
       kInt8 && (kCopiesToLds || (kOnCpu && kWave == 32)) && kWaveN % Adjacent::kN == 0;
@@ -56,7 +57,7 @@ struct Hgemm {
   DEVICE static int wave_n() { return wave_of_split() / (kM / kWaveM) * kWaveN; }
 
   DEVICE void multiply(const Lds& lds, int buffer) {
-    // CDNA has registers for the operands of a whole step.
+    // CDNA (waves of 64) has enough registers for the operands of a whole step.
     if constexpr (kWave == 64) {
       Operands operands[kDepth / 16];
       UNROLL for (int k = 0; k < kDepth; k += 16) load(lds, buffer, k, operands[k / 16]);
@@ -115,8 +116,8 @@ struct Hgemm {
   // kSplitK-th row.
   DEVICE static bool owns_row(int i) { return kSplitK == 1 || i % kSplitK == split(); }
 
-  // Adds up the sums of all groups of waves. Each group receives the results for the rows where owns_row is
-  // true. `lds` has kExchanged floats.
+  // Adds up the sums of all groups of waves. Each group receives the results for the rows where owns_row is true. `lds`
+  // has kExchanged elements.
   static constexpr int kExchanged =
       kTilesM * (kSplitK - 1) * kTilesN * Instruction::kSums * kSplitWaves * kWave;
   DEVICE void reduce_splits(Value* lds) {
@@ -202,11 +203,11 @@ struct Hgemm {
     return wave_n() + lane_id() % (kWaveN / kPack) * kPack;
   }
 
-  // Like for_each_pack, but each wave moves its own sums through LDS, 16 rows at a time. It waits for the other
-  // waves only before its first rows, and only if these are not its own rows of A. A pack of a work-item has kPack
-  // sums of a row m from column pack_column() on. Functions of the epilogue: prefetch(m) loads the operand of add()
-  // for row m some packs in advance; add(values, loaded) applies it to a pack; activate(values) activates several
-  // packs at once; store(m, values) stores a pack.
+  // Like for_each_pack, but each wave moves its own sums through LDS, 16 rows at a time. Before its first rows, it
+  // waits until all waves have read their operands, unless it overwrites only operands of its own (kInOwnRows). A pack
+  // of a work-item has kPack sums of a row m from column pack_column() on. Functions of the epilogue: prefetch(m) loads
+  // the operand of add() for row m some packs in advance; add(values, loaded) applies it to a pack; activate(values)
+  // activates several packs at once; store(m, values) stores a pack.
   template <int kPack, class AnyLds, class AnyEpilogue>
   DEVICE void apply_epilogue(AnyLds& lds, const AnyEpilogue& epilogue) const {
     constexpr int kPacksAcross = kWaveN / kPack, kMaxRows = kWave / kPacksAcross;
@@ -258,8 +259,8 @@ struct Hgemm {
           }
         }
         UNROLL for (int i = 0; i < kGroup; ++i) epilogue.add(values + i * kPack, loaded[i]);
-        // Loads in advance for the next packs, which are in this row of tiles or in the next row that this
-        // group of waves owns.
+        // Loads in advance for the next packs: of this row of tiles, or of the next row of tiles that this group of
+        // waves owns.
         const int after = kSplitK == 1 || first + kGroup < kPacks ? at + kGroup : (chunk + kSplitK) * kPacks;
         if (after < kTilesM * kPacks) load(after);
         epilogue.activate(values);

@@ -7,10 +7,10 @@
 
 namespace graphopt::hip {
 
-// Runs the steps of a GEMM: one step is loaded while another is multiplied. begin(k, buffer) starts to load
-// the step that begins at index k. finish(buffer) completes the load into that buffer in LDS.
-// multiply(buffer) adds the products of the step to the sums. One buffer needs two barriers for each step,
-// but leaves LDS for other work-groups, which multiply meanwhile.
+// Runs the steps of a GEMM: one step is loaded while another is multiplied. begin(k, buffer) starts to load the step
+// that begins at index k. finish(buffer) completes the load into that buffer in LDS. multiply(buffer) adds the products
+// of the step to the sums. With one buffer, each step needs a second barrier, but the smaller LDS allows more
+// work-groups, which multiply while this one waits.
 template <int kDepth, int kBuffers, class Begin, class Finish, class Multiply>
 DEVICE void run_steps(int depth, const Begin& begin, const Finish& finish, const Multiply& multiply) {
   static_assert(kBuffers == 1 || kBuffers == 2, "one or two buffers");
@@ -76,14 +76,14 @@ DEVICE void run_steps_ahead(Gemm& gemm, typename Gemm::Lds& lds, int depth, cons
   wait_for_copies();  // copies of steps beyond the last one: the following code may use the same LDS
 }
 
-// Calls visit(m, n, values) for all sums in packs of kSize consecutive columns. Many work-items
-// hold sums of fewer consecutive columns, and the unrolled code after the GEMM would be repeated for each of
-// their sums. The sums are therefore exchanged through LDS, in kChunks chunks of kRows rows. store(which, lds)
-// stores the chunk selected by a bit of `which` to lds[kRows][kRowOfSums<kColumns>]; row_of(chunk, row) returns
-// the row of C for a row of a chunk.
+// Number of elements of a row of sums in LDS. Rows are padded and therefore begin in different banks.
 template <int kColumns>
-constexpr int kRowOfSums = kColumns + 4;  // padded: rows begin in different banks
+constexpr int kRowOfSums = kColumns + 4;
 
+// Calls visit(m, n, values) for all sums, in packs of kSize consecutive columns. Many work-items hold sums of fewer
+// consecutive columns, and the unrolled code of `visit` would be repeated for each of their sums. The sums are
+// therefore exchanged through LDS, in kChunks chunks of kRows rows. store(which, lds) stores the chunk selected by a
+// bit of `which` to lds[kRows][kRowOfSums<kColumns>]. row_of(chunk, row) returns the row of C for a row of a chunk.
 template <int kChunks, int kRows, int kColumns, int kSize, int kThreads, class Store, class RowOf,
           class Visit>
 DEVICE void exchange_sums(float* lds, const Store& store, const RowOf& row_of, const Visit& visit) {

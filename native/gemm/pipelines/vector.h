@@ -21,7 +21,7 @@ struct Sgemm {
   static constexpr int kWaveM = kShape.wave_m, kWaveN = kShape.wave_n;
 #if GRAPHOPT_MFMA
   static constexpr int kDepth =
-      kN == 128 ? 8 : 16;  // LDS of 64 KiB then suffices for three work-groups of the large tiles
+      kN == 128 ? 8 : 16;  // with 8, LDS of 64 KiB suffices for three work-groups of the large tiles
 #else
   static constexpr int kDepth = 16;
 #endif

@@ -2,11 +2,12 @@
 // [16 x kColumns], with both operands in LDS. Multiplications are asynchronous. Source: the PTX ISA, "Asynchronous
 // Warpgroup Level Matrix Instructions". On the CPU, the instruction is emulated for tests.
 //
-// Wave w of a warpgroup has the sums of rows 16 w to 16 w + 15. Sum 4 t + i of a work-item is in row lane / 4 +
-// 8 (i / 2) of them and in column 8 t + 2 (lane % 4) + i % 2.
+// Wave w of a warpgroup has the sums of rows 16 w to 16 w + 15. With i in [0, 4), sum 4 t + i of a work-item is in row
+// lane / 4 + 8 (i / 2) of these 16 rows, and in column 8 t + 2 (lane % 4) + i % 2.
 //
-// LDS has a row of 64 elements for each row of the left operand and each column of the right one. Pack p of row r is
-// stored at swizzled(p, r), so that neighbouring rows use different banks. The first row begins at a multiple of 1,024.
+// LDS has a row of 64 elements for each row of the left operand and each column of the right one. A row has 8 packs.
+// Pack p of row r is stored in the place of pack swizzled(p, r), so that neighbouring rows use different banks. The
+// first row begins at a multiple of 1,024 bytes.
 #pragma once
 
 #include "device/platform.h"
@@ -41,7 +42,7 @@ struct WarpgroupInstruction {
 #if defined(__CUDACC__)
   // Makes data that this work-item has stored or copied to LDS visible to multiplications after the next barrier.
   DEVICE static void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-  // Begins a group of multiplications, whose operands are complete.
+  // Begins a group of multiplications. Their operands must be complete.
   DEVICE static void begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
   DEVICE static void end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
   // Waits for all groups except the last kGroups.
@@ -49,7 +50,7 @@ struct WarpgroupInstruction {
   DEVICE static void wait_except() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kGroups) : "memory");
   }
-  // Starts a multiplication at 16 indices from k on.
+  // Starts a multiplication over the indices k to k + 15.
   DEVICE void multiply(const Rows* left, const Rows* right, int k) {
     const uint64_t a = descriptor(left, k), b = descriptor(right, k);
     if constexpr (kColumns == 256) {
@@ -81,7 +82,8 @@ struct WarpgroupInstruction {
 
  private:
   DEVICE static uint64_t descriptor(const Rows* rows, int k) {
-    // The swizzle is 1 << 62. Groups of 8 rows are 1,024 bytes apart, in units of 16 bytes.
+    // Bit 62 selects the swizzle. Bits 32 to 45 are the distance of groups of 8 rows, 1,024 bytes, in units of 16
+    // bytes.
     constexpr uint64_t kLayout = uint64_t{1} << 62 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 16;
     const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(rows)) + static_cast<uint32_t>(2 * k);
     return kLayout | (address >> 4 & 0x3fff);
