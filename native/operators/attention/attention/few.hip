@@ -109,8 +109,8 @@ struct FewSoftmax {
   static constexpr int kSize = Pack<T>::kSize, kLanes = FewRows<T, kHead, kRows>::kLanes;
   static constexpr int kScores = kRows * kKeysAtOnce;  // row-major
   static constexpr int kOwn = kScores > kLanes ? kScores / kLanes : 1;
-  static constexpr int kOwners =
-      kScores / kOwn;  // in a larger group, several work-items have the same scores
+  // If a group has more work-items than kOwners, several work-items own the same scores.
+  static constexpr int kOwners = kScores / kOwn;
   static_assert(kRows <= kLanes, "all own scores are in one row");
 
   float q[kRows][kSize], o[kRows][kSize] = {};

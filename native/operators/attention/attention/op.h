@@ -21,8 +21,7 @@ namespace graphopt {
 // Element strides of an operand as [B, H, rows, cols]; 0 for a broadcast dim.
 struct Strides4 {
   int64_t b = 0, h = 0, row = 0, col = 0;
-  int64_t offset =
-      0;  // of the first element, in elements; not 0 only on a GPU, where Q, K and V can be slices
+  int64_t offset = 0;  // of the first element; not 0 only on a GPU, where Q, K and V can be slices
 };
 
 // The problem without pointers. The strides include the node's Transpose perms and broadcasts: Q [B, H, S, D], K [B,
@@ -35,8 +34,8 @@ struct AttentionProblem {
   bool has_bias = false;
   bool has_mask = false;  // bool tensor: true keeps a score, false replaces it by mask_value
   bool causal = false;    // key j is seen by query i iff j <= i + T - S
-  bool window =
-      false;  // key j is seen only if i + T - S - left <= j <= i + T - S + right; the mask also applies
+  // Query i sees key j only if i + T - S - left <= j <= i + T - S + right. The mask also applies.
+  bool window = false;
   bool guard = false;  // NaN probabilities become 0
   // Rounds the operands of both matrix multiplications (scale * Q, K, the exponentials, V) to bfloat16. CPU only.
   bool bfloat16 = false;

@@ -16,8 +16,7 @@ struct AttentionShape {
   int head, waves, rows, keys;
   bool queries_in_lds;
   int sharing;  // work-groups that should fit on a compute unit of an NVIDIA GPU or of CDNA at the same time
-  int parts =
-      1;  // vector unit: a block's probabilities pass through LDS in this number of parts, one after another
+  int parts = 1;  // vector unit: number of parts in which p of a block passes through LDS, one after another
   int wave_groups = 1;
 
   constexpr int block_rows() const { return waves * rows; }
