@@ -8,10 +8,10 @@ namespace graphopt::hip {
 
 constexpr int kGroupNormMaxThreads = 1024;
 constexpr int kGroupNormSplitThreads = 512;
-// Elements per work-item.
+// Elements per work-item: of group_norm_small_*, group_norm_stats_* and group_norm_apply_*; of group_norm_large_*.
 constexpr int kGroupNormSmallElements = 16;
 constexpr int kGroupNormLargeElements = 40;
-// Elements per work-group of group_norm_stats_* and group_norm_apply_*.
+// Elements of a part, which is the work of one work-group of group_norm_stats_* and group_norm_apply_*.
 constexpr int kGroupNormPart = kGroupNormSplitThreads * kGroupNormSmallElements;
 
 // One work-group for each image and group.
@@ -33,9 +33,10 @@ struct GroupNormStatsArgs : Arguments<2, 40> {
   Out partial;  // [images groups][parts][2]: mean and sum of squared deviations
   uint32_t size;
   Divisor parts;
-  int32_t vectors;  // the address of X and the bytes of a group are multiples of 16
+  int32_t vectors;  // 1: the address of X and the bytes of a group are multiples of 16
 };
 
+// One work-group for each part of a group.
 struct GroupNormApplyArgs : Arguments<5, 104> {
   In x;
   Constant gamma, beta;

@@ -1,17 +1,18 @@
 // FusedGroupNorm[act] in channels last, float16: y = act(gamma[c] (x - mean) / sqrt(var + epsilon) +
 // beta[c]), with float32 statistics of each image and group.
 //
-// Bound by memory. The work-items of a work-group form rows and columns. A column has a pack of 8 channels, or one
-// channel if the number of channels is not a multiple of 8. The pixels of a slab are distributed to the rows in turn.
-// A work-item loads its pixels in rounds of kSteps. For each channel it keeps the moments: a mean and a sum of squared
-// deviations. Two passes over registers compute the moments of a round. The moments of rounds, rows, channels and slabs
-// are combined in a fixed order (T. F. Chan, G. H. Golub and R. J. LeVeque, 1983).
+// Bound by memory. An image is divided into slabs of pixels and blocks of channels. A work-group processes one block of
+// one slab. Its work-items form rows and columns. A column has a pack of 8 channels, or one channel if the number of
+// channels is not a multiple of 8. The rows process the pixels of the slab in turn. A work-item loads its pixels in
+// rounds of kSteps. For each channel it keeps the moments: a mean and a sum of squared deviations. Two passes over
+// registers compute the moments of a round. The moments of rounds, rows, channels and slabs are combined in a fixed
+// order (T. F. Chan, G. H. Golub and R. J. LeVeque, 1983).
 //
-// If a block of groups is small, one work-group processes all its pixels (group_norm_channels_last_*). The work-group
+// If a block of complete groups is small, its slab is the entire image (group_norm_channels_last_*). The work-group
 // reads pixels that it does not keep in registers a second time, from a cache. Otherwise
-// group_norm_channels_last_stats_* reads X once and writes the moments of the groups in each slab and block of
-// channels. group_norm_channels_last_apply_* combines them and reads X a second time, mostly from the cache. About 15
-// FLOPs per element. Launch: operators/normalization/group_norm/plan.cpp.
+// group_norm_channels_last_stats_* reads X once and writes the moments of each group in each slab and block.
+// group_norm_channels_last_apply_* combines them and reads X a second time, mostly from the cache. About 15 FLOPs per
+// element. Launch: operators/normalization/group_norm/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "blocks/gpu/channels_last.h"
 #include "blocks/gpu/reduce.h"
@@ -37,8 +38,9 @@ struct GroupNormChannelsLastLds {
   // Moments for the channels of each work-item. The 8 additional elements place the moments of a column in different
   // banks.
   Moments own[kSize][kGroupNormChannelsLastThreads + 8];
-  float pixels[kGroupNormChannelsLastThreads];  // pixels of each row of work-items
-  // For a channel and a slice of the rows: moments, number of values, index of the group in the block.
+  float pixels[kGroupNormChannelsLastThreads];  // number of pixels of each row of work-items
+  // For each work-item, over its channel and slice of the rows (combine_rows): moments, number of values, index of the
+  // group in the block.
   Moments slice[kGroupNormChannelsLastThreads];
   float count[kGroupNormChannelsLastThreads];
   int group[kGroupNormChannelsLastThreads];
@@ -49,7 +51,7 @@ struct ChannelRange {
   uint32_t low, high;
 };
 
-// The position of a work-item.
+// The pixels and channels of a work-item.
 template <int kSize>
 struct TilePosition {
   const GroupNormTiles& tiles;

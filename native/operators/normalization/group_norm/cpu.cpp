@@ -50,8 +50,8 @@ Moments block_moments(const float* x, int64_t n, float pivot) {
 }
 
 // Computes the moments in one pass over memory. The pivot of a block is the mean of all previous blocks. The pivot
-// of the first block is its own mean. A pivot far from a block's mean costs digits of the block's deviations. This
-// does no harm: combine() then adds the squared distance of the means, which is about as large as the rounded sums.
+// of the first block is its own mean. A pivot far from a block's mean costs digits of the block's deviations. The
+// rounding error is then small compared with the squared distance of the means, which combine() adds.
 template <class T>
 Moments moments(const T* x, int64_t n) {
   alignas(64) float buffer[kBlock];

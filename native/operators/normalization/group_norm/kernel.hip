@@ -37,7 +37,7 @@ struct GroupPart {
     return static_cast<uint32_t>(k * threads + thread) * kSize;
   }
 
-  // `vectors`: `x` and `size` are multiples of 16 bytes.
+  // `vectors`: the address x and the bytes of `size` elements are multiples of 16.
   DEVICE void load(const T* x, uint32_t size, int threads, bool vectors) {
     if (vectors) {
       UNROLL for (int k = 0; k < kVectors; ++k) {

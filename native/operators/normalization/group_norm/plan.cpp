@@ -80,8 +80,8 @@ struct ChannelsLastSplit {
   }
 
   // Chooses blocks of 128 bytes (64 bytes without packs), or less if these have too many groups. The slabs should fill
-  // the device. But each work-group also reads the moments of all slabs of its groups: at most a quarter as many bytes
-  // as of X, which limits the number of slabs.
+  // the device. Each work-group also reads the moments of all slabs of its groups. These may have at most a quarter of
+  // the bytes that it reads of X, which limits the number of slabs.
   void split_groups(const DeviceFacts& device) {
     const int64_t packs = divide_up(channels, size);
     int64_t max_columns = size == 8 ? 8 : 32;

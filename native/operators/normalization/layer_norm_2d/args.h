@@ -7,8 +7,8 @@ namespace graphopt::hip {
 
 constexpr int kLayerNorm2dThreads = 256;
 // Slices of the channels of a pixel, one for each work-item. layer_norm_2d_max_C keeps up to C channels in registers:
-// C / slices for each work-item. The loops over them are unrolled: with 96 channels for each work-item, fetching the
-// code took longer than running it. layer_norm_2d_max_768 therefore has twice the slices and half the pixels.
+// C / slices for each work-item. The loops over them are unrolled. With 96 channels for each work-item, fetching the
+// unrolled code takes longer than running it. layer_norm_2d_max_768 therefore has twice the slices and half the pixels.
 constexpr int kLayerNorm2dSlices = 8, kLayerNorm2dMax768Slices = 16;
 
 // The grid has the pixels of an image along x, and images along y.

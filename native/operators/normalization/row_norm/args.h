@@ -20,14 +20,15 @@ struct RowNormArgs : Arguments<7, 232> {
   float epsilon;
   int32_t rms;          // 1: RMSNorm, without a mean
   uint32_t count;       // rows of the launch
-  Divisor row_items;    // work-items of a row: a power of two of at most a wave, or those of the work-group
+  Divisor row_items;    // work-items of a row: a power of two up to the wave size, or all of the work-group
   uint32_t group_rows;  // rows of a work-group
   Divisor image;        // rows that share a gamma
   uint32_t first_row;
   uint32_t gamma_step;  // stride of gamma over images; 0 if all share one
   uint32_t rows;        // rows of all launches
-  // For row_norm_windows_*. Work-groups process one tensor in a different row order, and its address is that of row 0
-  // of all launches. If `into` is set, this tensor is x, or y if there is a residual. Otherwise it is the residual.
+  // For row_norm_windows_*. The rows of one tensor are in another order than those of the other tensors. This tensor is
+  // x without a residual, y with a residual and `into`, and otherwise the residual. Its address is that of row 0 of all
+  // launches.
   RowWindows windows;
   int32_t into;
   uint32_t unused;

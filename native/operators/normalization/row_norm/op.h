@@ -14,8 +14,9 @@
 
 namespace graphopt {
 
-// The order of rows. kImages: all tensors are in image order. kIntoWindows: Y is in window order and, without a
-// residual, may have padding rows, which are 0. kFromWindows: the residual is in window order.
+// The order of rows: image order or window order (windows.h). kImages: all tensors are in image order. kIntoWindows: Y
+// is in window order and, without a residual, may have padding rows, which are 0. kFromWindows: the residual is in
+// window order.
 enum class RowOrder { kImages, kIntoWindows, kFromWindows };
 
 // LayerNorm subtracts the mean and adds beta; RMSNorm does neither (beta is null).
@@ -26,7 +27,7 @@ struct RowNormProblem {
   bool has_residual = false;
   bool writes_sum = false;         // S = X + R is a second output
   bool has_beta = true;            // false: no beta; only for a LayerNorm on a GPU
-  int64_t images = 1;              // gamma and beta are [images, D]: one row for every rows / images of X
+  int64_t images = 1;              // gamma and beta are [images, D]; each image has rows / images rows of X
   bool writes_statistics = false;  // of each row; only on a GPU
   RowOrder order = RowOrder::kImages;
   hip::RowWindows windows = {};

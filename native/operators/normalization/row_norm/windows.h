@@ -9,8 +9,8 @@ namespace graphopt::hip {
 // into windows. Window order is row-major: images, rows and columns of windows, rows and columns in a window.
 struct RowWindows {
   uint32_t height, width;                // per image
-  uint32_t padded_height, padded_width;  // of complete windows
-  uint32_t down, right;                  // the shift, less than a padded image
+  uint32_t padded_height, padded_width;  // rounded up to complete windows
+  uint32_t down, right;                  // the shift, less than the padded height and width
   Divisor image, padded_image;           // rows per image
   Divisor line, window_height, window_width;
   Divisor window, windows_across;  // rows per window; windows per line of windows

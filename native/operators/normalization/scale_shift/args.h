@@ -6,7 +6,7 @@
 
 namespace graphopt::hip {
 
-constexpr int kScaleShiftThreads = 256;  // 16 bytes each
+constexpr int kScaleShiftThreads = 256;  // each work-item processes 16 bytes
 
 struct ScaleShiftArgs : Arguments<5, 88> {
   In x;
@@ -16,7 +16,7 @@ struct ScaleShiftArgs : Arguments<5, 88> {
   uint32_t total;  // elements of the launch, which are consecutive planes (n, c)
   Divisor inner, channels;
   uint32_t first_channel;  // channel of the first plane
-  int32_t vectors;         // all pointers are multiples of 16
+  int32_t vectors;         // 1: all pointers are multiples of 16
   Activation act;
 };
 

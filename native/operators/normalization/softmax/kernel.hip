@@ -28,6 +28,7 @@ struct Exponentials {
   }
 };
 
+// The same for LpNormalization.
 struct Powers {
   static constexpr bool kShifts = false;
   int32_t function;
