@@ -12,9 +12,9 @@ constexpr int kCumSumTile = kCumSumThreads * kCumSumElements;
 // Rows of `size` adjacent elements are divided into parts of complete tiles. One work-group processes each part.
 struct CumSumArgs : Arguments<4, 64> {
   In x;
-  In starts;   // one per part; null: zeros
+  In starts;   // for each part, the sum of the earlier parts of its row; null: zeros
   Out y;       // may be null
-  Out totals;  // one per part; may be null
+  Out totals;  // the sum of each part; may be null
   uint32_t size;
   uint32_t part;  // elements
   Divisor parts;

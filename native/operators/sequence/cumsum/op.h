@@ -13,7 +13,7 @@ struct CumSumProblem {
   ElementType type = ElementType::kFloat;
 };
 
-// Input x, output y. Throws std::invalid_argument.
+// Input x, output y. Throws std::invalid_argument if the type is not supported or x has 2^31 elements or more.
 Plan cumsum_plan(const CumSumProblem& p, const DeviceFacts& device);
 
 }  // namespace graphopt::gpu

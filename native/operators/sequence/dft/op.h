@@ -15,7 +15,7 @@ struct DftProblem {
   bool complex = false, inverse = false, window = false;
 };
 
-// Inputs x and an optional window; output y of complex elements.
+// Inputs x and an optional window; output y of complex elements. Throws std::invalid_argument if L or K is too large.
 Plan dft_plan(const DftProblem& p, bool half);
 
 }  // namespace graphopt::gpu

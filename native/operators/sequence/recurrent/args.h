@@ -19,9 +19,9 @@ enum class RecurrentKind : int32_t { kRnn, kGru, kGruReset, kLstm };
 
 // D directions, B sequences of S elements, H hidden units, G gates (LSTM i, o, f, c; GRU z, r, h). projection
 // [rows, D, G H] is X W^T; r [D, G H, H]; bias [D, 2 G H]; peepholes [D, 3 H] (i, o, f); lengths [B]. bias,
-// peepholes, lengths and y may be null. `state` has parts of [D, B, H] floats. Parts 0 and 1 are alternately h before
-// and after a step. Part 2 is c for kLstm; for kGruReset, part 2 is the reset gate times h, and part 3 is the update
-// gate.
+// peepholes, lengths and y may be null. `state` has parts of [D, B, H] floats. Even steps read h from part 0 and write
+// it to part 1, odd steps the reverse. Part 2 is c for kLstm; for kGruReset, part 2 is the reset gate times h, and part
+// 3 is the update gate.
 struct RecurrentArgs : Arguments<7, 128> {
   In projection, r, bias, peepholes, lengths;
   Out state, y;

@@ -70,7 +70,7 @@ DEVICE void multiply_states(const T* r, const float* h, int H, int sequences, in
   }
 }
 
-// Computes the gates of hidden unit j in step s and updates the unit.
+// Computes the gates of hidden unit j in step args.step and updates the unit.
 template <class T>
 DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentSequences& group,
                            const RecurrentState& state, int j) {

@@ -13,7 +13,7 @@ using hip::RecurrentKind;
 struct RecurrentProblem {
   RecurrentKind kind = RecurrentKind::kLstm;
   int64_t D = 1, B = 1, S = 1, H = 1;  // directions, sequences, steps, hidden units
-  bool backward = false;               // the first direction is processed backward too
+  bool backward = false;               // direction 0 is processed backward; direction 1 always is
   bool batch_first = false;  // X [B, S, I], Y [B, S, D, H], states [B, D, H]; else S or D comes first
   float clip = 0;            // limit of the gates' inputs; 0: none
   // Optional inputs.

@@ -127,7 +127,7 @@ DEVICE void recurrent_persistent(const RecurrentArgs& args) {
         const float after = update_unit(args, state, position.active, unit, in, sum, peephole, second);
         if (!reset || second) {
           state.next[unit] = position.active ? after : state.current[unit];
-          // GCN computes the offset in y here: during the loop, it would take two registers.
+          // GCN computes the offset in y in each step. Kept during the loop, it would take two registers.
           const auto recomputed = [](int i) { return kGcn ? opaque(i) : i; };
           write_unit<T>(args, recomputed(direction), recomputed(b), position, unit, after);
         }
