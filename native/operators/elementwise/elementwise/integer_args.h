@@ -5,7 +5,7 @@
 
 namespace graphopt::hip {
 
-constexpr int kIntegerElementwiseThreads = 256;  // one pack of 16 bytes each
+constexpr int kIntegerElementwiseThreads = 256;  // each work-item processes a pack of 16 bytes
 
 enum class IntegerOp : int32_t {
   // one input
@@ -42,8 +42,8 @@ struct IntegerElementwiseArgs : Arguments<4, 176> {
   int64_t low, high;
   IntegerOp op;
   int32_t is_signed;
-  // All pointers, the innermost size and the strides of the outer axes are multiples of 16 bytes. The stride
-  // of the innermost axis is 1, or 0 for a broadcast input. The mask need not satisfy this.
+  // 1: all pointers, the innermost size and the strides of the outer axes are multiples of 16 bytes. The stride of the
+  // innermost axis is 1, or 0 for a broadcast input. These conditions do not apply to the mask.
   int32_t vectors;
 };
 

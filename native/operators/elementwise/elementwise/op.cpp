@@ -37,7 +37,7 @@ void plan_unary(Call& call, Program& program, hip::ElementwiseOp op, float p, fl
   program.launch(gpu::elementwise_plan(problem, is_half(x), call.aligned()), {Ref::input(0)}, {y});
 }
 
-// p and q are the values of the attributes alpha and beta if the node does not have them.
+// p and q are the defaults of the attributes alpha and beta.
 Planner plan_unary_of(const Node& node, hip::ElementwiseOp op, float p, float q) {
   return [=, p = node.get_float("alpha", p), q = node.get_float("beta", q)](Call& call, Program& program) {
     plan_unary(call, program, op, p, q);

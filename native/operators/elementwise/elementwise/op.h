@@ -11,7 +11,7 @@ namespace graphopt::gpu {
 
 struct ElementwiseProblem {
   hip::ElementwiseOp op = hip::kCopyOp;
-  float p = 0, q = 0;
+  float p = 0, q = 0;  // hip::ElementwiseArgs
   bool masked = false, binary = false;
   Shape mask, a, b, y;
 };

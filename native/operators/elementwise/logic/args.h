@@ -5,7 +5,7 @@
 
 namespace graphopt::hip {
 
-constexpr int kLogicThreads = 256;  // with 16 bytes of an input each
+constexpr int kLogicThreads = 256;  // each work-item reads 16 bytes of each input
 
 enum class LogicOp : int32_t {
   // two inputs
@@ -33,8 +33,8 @@ struct LogicArgs : Arguments<3, 136> {
   Axes axes;
   Strides a_strides, b_strides;
   LogicOp op;
-  // Not 0 if the addresses of a and b are multiples of 16, and each of a and b either is read in packs of 16
-  // bytes, or is broadcast along the innermost axis and constant within a pack.
+  // 1: the addresses of a and b are multiples of 16. Each of a and b is read in packs of 16 bytes, or is broadcast
+  // along the innermost axis and constant within a pack.
   int32_t vectors;
   int32_t is_unsigned;  // for comparisons of integers
   int32_t unused;

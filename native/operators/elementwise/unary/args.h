@@ -5,7 +5,7 @@
 
 namespace graphopt::hip {
 
-constexpr int kUnaryThreads = 256;  // with 16 bytes each
+constexpr int kUnaryThreads = 256;  // each work-item processes 16 bytes
 
 enum class UnaryOp : int32_t {
   kSin,
@@ -27,7 +27,7 @@ struct UnaryArgs : Arguments<2, 32> {
   uint32_t total;
   UnaryOp op;
   float alpha;      // of kThresholdedRelu and kQuickGelu
-  int32_t vectors;  // both pointers are multiples of 16
+  int32_t vectors;  // 1: both pointers are multiples of 16
 };
 
 }  // namespace graphopt::hip

@@ -26,9 +26,9 @@ DEVICE float ceil_exact(float x) {
 
 // Returns r, within pi/4 of 0, with x = k pi/2 + r for an integer k, and adds k to `quarters`. Valid for any
 // finite x of magnitude 8192 and more. Source: M. Payne and R. Hanek, "Radian Reduction for Trigonometric
-// Functions", 1983. x is an integer of 24 bits times a power of two. After multiplication by that power, only the 96
-// bits of 2/pi with values from 2 to 2^-94 matter: higher bits contribute full turns, and lower bits less than 2^-70.
-// Needs no double, which is slow on most GPUs.
+// Functions", 1983. x is a 24-bit integer times a power of two. Of 2/pi times this power, only the 96 bits with values
+// from 2 to 2^-94 matter: higher bits contribute full turns, and lower bits contribute less than 2^-70. Needs no
+// double, which is slow on most GPUs.
 DEVICE float reduced_large(float x, int32_t& quarters) {
   // 32 zero bits, then the fraction bits of 2/pi.
   constexpr uint32_t kTwoOverPi[8] = {0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
