@@ -6,7 +6,7 @@
 
 namespace graphopt {
 
-// A Gather of one index that is constant also has the index as this attribute, in regions of nodes.
+// In a region, a Gather node with one constant index also has the index as this attribute.
 constexpr const char* kConstantIndex = "constant_index";
 
 // Returns the output shape of Gather with `indices` along an axis of x.
@@ -23,7 +23,7 @@ struct GatherProblem {
   bool narrow = false;  // indices are int32_t
 };
 
-// Inputs x, indices; output y. Throws std::invalid_argument.
+// Inputs x, indices; output y. Throws std::invalid_argument if a size is 2^31 or more.
 Plan gather_plan(const GatherProblem& p, bool aligned);
 
 // y[i] = x[i'], where i' is i with index[i] as its position along `axis`; elements of 1, 2, 4 or 8 bytes.
@@ -33,7 +33,8 @@ struct GatherElementsProblem {
   int64_t bytes = 4;
   bool narrow = false;
 };
-// Inputs x, indices; output y of the shape of the indices. Throws std::invalid_argument.
+// Inputs x, indices; output y of the shape of the indices. Throws std::invalid_argument if the indices do not fit into
+// x, or if a size is too large.
 Plan gather_elements_plan(const GatherElementsProblem& p);
 
 // x [batch, sizes..., inner], indices [batch, rows, tuple]. A tuple has one index for each of the sizes.
@@ -42,7 +43,8 @@ struct GatherNDProblem {
   std::vector<int64_t> sizes;
   int64_t bytes = 4;
 };
-// Inputs x, indices; output y [batch, rows, inner]. Throws std::invalid_argument.
+// Inputs x, indices; output y [batch, rows, inner]. Throws std::invalid_argument if a tuple has more than kMaxAxes
+// indices, or if a size is 2^31 or more.
 Plan gather_nd_plan(const GatherNDProblem& p, bool aligned);
 
 }  // namespace graphopt::gpu

@@ -23,10 +23,10 @@ struct FillArgs : Arguments<1, 24> {
   Out y;
   uint64_t bits;
   uint32_t total;
-  int32_t vectors;  // y is a multiple of 16
+  int32_t vectors;  // 1: the address of y is a multiple of 16
 };
 
-// y = x [batch, rows, columns] on diagonal k and on the selected side of it, else 0.
+// x and y [batch, rows, columns]: y = x on diagonal k and above it (`upper`) or below it, else 0.
 struct TriluArgs : Arguments<2, 64> {
   In x;
   Out y;
@@ -34,7 +34,7 @@ struct TriluArgs : Arguments<2, 64> {
   Divisor columns, rows;
   int32_t upper;
   int64_t k;
-  int32_t vectors;  // both pointers are multiples of 16
+  int32_t vectors;  // 1: both pointers are multiples of 16
   int32_t unused;
 };
 
@@ -58,7 +58,7 @@ struct OneHotArgs : Arguments<3, 64> {
   uint32_t total;
   Divisor inner, depth;
   IndexType type;
-  int32_t vectors;  // y is a multiple of 16
+  int32_t vectors;  // 1: the address of y is a multiple of 16
   int32_t unused;
 };
 

@@ -16,7 +16,7 @@ struct RangeProblem {
   float start = 0, step = 1;
   int64_t integer_start = 0, integer_step = 1;
 };
-// Output y. Throws std::invalid_argument.
+// Output y. The plans of this file throw std::invalid_argument if y has 2^31 elements or more.
 Plan range_plan(const RangeProblem& p);
 
 // `total` copies of an element of `bytes` bytes, stored in the lower bytes of `bits`.
@@ -24,7 +24,7 @@ struct FillProblem {
   int64_t total = 0, bytes = 4;
   uint64_t bits = 0;
 };
-// Output y. `aligned`: y is a multiple of 16. Throws std::invalid_argument.
+// Output y. `aligned`: the address of y is a multiple of 16.
 Plan fill_plan(const FillProblem& p, bool aligned);
 
 struct TriluProblem {
@@ -33,7 +33,7 @@ struct TriluProblem {
   bool upper = true;
   int64_t bytes = 4;
 };
-// Input x, output y. `aligned`: both pointers are multiples of 16. Throws std::invalid_argument.
+// Input x, output y. `aligned`: both pointers are multiples of 16.
 Plan trilu_plan(const TriluProblem& p, bool aligned);
 
 struct OneHotProblem {
@@ -41,7 +41,7 @@ struct OneHotProblem {
   IndexType type = IndexType::kInt64;
   int64_t bytes = 4;  // per value
 };
-// Inputs indices, values; output y. `aligned`: all pointers are multiples of 16. Throws std::invalid_argument.
+// Inputs indices, values; output y. `aligned`: all pointers are multiples of 16.
 Plan one_hot_plan(const OneHotProblem& p, bool aligned);
 
 }  // namespace graphopt::gpu

@@ -38,8 +38,8 @@ struct PadArgs : Arguments<2, 152> {
   PadAxes before, x_dims;
   PadMode mode;
   int32_t rank;
-  int32_t
-      uses_packs;  // 16-byte stores: the address of y is a multiple of 16, and its rows have at least 16 bytes
+  // 1: stores have 16 bytes. The address of y is then a multiple of 16, and its rows have at least 16 bytes.
+  int32_t uses_packs;
 };
 
 }  // namespace graphopt::hip

@@ -7,7 +7,8 @@
 
 namespace graphopt::hip {
 
-// Part of the inputs: the vector at position `at` of a row of all inputs is x[row * width + at - begin].
+// One input. A row of all inputs contains `width` vectors of it, from position `begin` on: the vector at position `at`
+// is x[row * width + at - begin].
 template <class T>
 struct ConcatInput {
   const T* x;

@@ -17,8 +17,8 @@ struct ConcatArgs : Arguments<9, 136> {
   uint32_t pitch;  // vectors of a row of y
   uint32_t first;
   Divisor width;  // vectors of a row of all inputs
-  uint32_t
-      begins[kConcatInputs + 1];  // the position of each input in such a row, and the end of the last input
+  // The position of each input in a row of all inputs, in vectors, and the end of the last input.
+  uint32_t begins[kConcatInputs + 1];
   uint32_t unused;
 };
 

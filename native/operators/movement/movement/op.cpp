@@ -207,8 +207,8 @@ void plan_tile(Call& call, Program& program) {
   Ref from = Ref::input(0);
   if (y.elements() == 0) return;
   if (remaining.empty()) program.copy(out, from, x.shape.elements() * bytes_of(x.type));
-  // One copy repeats at most two axes: two repeated axes and the merged axes around them are five axes, the maximum of
-  // a copy. The last axes are repeated first.
+  // One copy repeats at most two axes. It then has at most five axes, the maximum of a copy: one axis for all axes
+  // before the repeated ones, and two for each repeated axis (repeats, elements). The last axes are repeated first.
   Shape now = x.shape;
   while (!remaining.empty()) {
     std::vector<size_t> chosen(
@@ -298,8 +298,9 @@ int64_t layout_axis(const Node& node, bool channels_last) {
 
 // Plans the copies of the inputs `begin`, `begin` + 1, .. of a Concat to Y.
 void plan_concat_part(const Call& call, Program& program, const gpu::ConcatProblem& p, size_t begin, Ref y) {
-  // The kernel for all inputs has no 16-byte stores if rows are not multiples of 16 bytes, but strided copies do.
-  constexpr int64_t kSmall = int64_t{1} << 20;  // bytes that such a kernel copies faster than two launches
+  // If rows are not multiples of 16 bytes, the kernel for all inputs has no 16-byte stores, but strided copies have.
+  // Up to kSmall bytes, it is nevertheless faster, because it is one launch.
+  constexpr int64_t kSmall = int64_t{1} << 20;
   if (p.vector(call.aligned()) == 16 || p.rows * p.pitch * p.bytes <= kSmall) {
     const auto input = [&](size_t i) { return i < p.widths.size() ? Ref::input(begin + i) : Ref(); };
     static_assert(hip::kConcatInputs == 8);

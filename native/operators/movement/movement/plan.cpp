@@ -57,7 +57,7 @@ Plan copies_along_shortest_axis(const StridedCopy& copy, bool aligned) {
   return plan;
 }
 
-enum { kX, kY };  // the tensors of a walk
+enum { kX, kY };  // indices of the tensors of a Walk
 
 // `elements`: elements per work-item.
 void launch_copy(Plan& plan, const Walk& walk, const char* kernel, int64_t x_offset, int64_t y_offset,

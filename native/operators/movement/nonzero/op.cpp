@@ -46,8 +46,8 @@ CountedPlanner plan_nonzero(const Node&) {
 
 constexpr int64_t kFlat = INT64_MIN;  // no axis: the data is flattened
 
-// Returns the number of conditions to read. There may be fewer conditions than elements along the axis, and conditions
-// beyond its end are ignored.
+// Returns the number of conditions to read. There may be fewer conditions than elements along the axis. Conditions
+// beyond the end of the axis are ignored.
 int64_t conditions(const Call& call, int64_t axis) {
   const Shape& x = call.input(0).shape;
   const int64_t size = axis == kFlat ? x.elements() : x[axis_of(axis, x.rank())];

@@ -6,8 +6,8 @@
 namespace graphopt::hip {
 
 constexpr int kScatterThreads = 256;
-constexpr int kScatterElements =
-    4;  // per work-item; they are adjacent in scatter_clear and scatter_reduce_scalars_*
+// Elements per work-item. They are adjacent in scatter_clear and scatter_reduce_scalars_*.
+constexpr int kScatterElements = 4;
 
 // How a target is combined with its updates; kNone: the last update replaces the target.
 enum class ScatterReduction : int32_t { kNone, kAdd, kMul, kMin, kMax };

@@ -3,9 +3,9 @@
 //
 // One kernel links the updates of each target into a list, in an order that depends on a race. A second kernel then
 // combines each target with its list. Without a reduction the last update wins, as on the CPU. One or two updates are
-// combined in their order. Three or more floats are added as 40-bit integers in units derived from the largest addend:
-// the sum is the same in any order, and more accurate than a sum in float. Products are computed in the order of the
-// updates.
+// combined in their order. Three or more float updates are added as 40-bit integers, in units derived from the largest
+// addend. Their sum is the same in any order, and more accurate than a sum in float. Products are computed in the order
+// of the updates.
 //
 // Memory-bound if targets have few updates each: x is read once, and y is written once. An update with an index out of
 // range is ignored; other devices may raise an error.
@@ -193,7 +193,7 @@ struct ScatterPosition {
         column(kScalars ? 0 : i - target * args.inner.d) {}
 };
 
-// Returns the lists of all targets; an element has the update in `column`. kScalars: targets have one column, and
+// Returns the lists of all targets, with the updates of one column. kScalars: targets have one column, and
 // scatter_link_scalars_* has written the lists, in which one access reads an update and the number of the next one.
 template <class T, bool kScalars>
 DEVICE auto list_of(const ScatterApplyArgs& args, uint32_t column) {

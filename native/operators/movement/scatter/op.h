@@ -22,8 +22,8 @@ struct ScatterProblem {
   ScatterReduction reduction = ScatterReduction::kNone;
 };
 
-// Inputs x, indices, updates; output y. `aligned`: all pointers are multiples of 16. Throws
-// std::invalid_argument.
+// Inputs x, indices, updates; output y. `aligned`: all pointers are multiples of 16. Throws std::invalid_argument if
+// the indices do not fit into x, if there is no kernel for the reduction, or if a size is 2^31 or more.
 Plan scatter_plan(const ScatterProblem& p, bool aligned);
 
 }  // namespace graphopt::gpu

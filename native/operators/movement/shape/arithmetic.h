@@ -1,6 +1,5 @@
-// Kernels for values that shapes depend on: sizes, axes, scales, and functions of these. Their inputs and
-// outputs are in host memory. The values are known as soon as the shapes are: a region computes them during
-// planning, so plan may read the elements of its inputs.
+// Kernels for values that shapes depend on: sizes, axes, scales, and functions of these. Inputs and outputs are in host
+// memory. A region runs these kernels while it is planned, so `plan` may read the elements of the inputs.
 //
 // The kernels implement ONNX operators for integers of 32 and 64 bits, float and bool. They round as ONNX
 // Runtime's CPU provider does. Sums and products of floats over axes have no kernel because their order is
