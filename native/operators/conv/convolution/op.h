@@ -18,7 +18,7 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
 
 // Computes a pointwise convolution of few channels and filters in channels first (few_channels.hip). Inputs X, W, B if
 // any; output Y. refuse_few_channels returns why the convolution is not supported, or null. `wants_vectors`: whether
-// work-items compute vectors of pixels, if memory is aligned; if unset, the number of pixels decides.
+// work-items compute vectors of pixels, which requires aligned memory. If unset, the number of pixels decides.
 const char* refuse_few_channels(const ConvolutionProblem& p);
 Plan few_channels_plan(const ConvolutionProblem& p, bool half, bool aligned, const DeviceFacts& device,
                        std::optional<bool> wants_vectors = std::nullopt);
@@ -38,9 +38,9 @@ const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& dev
 Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<GemmTile> wanted = std::nullopt);
 
-// Computes a float16 depthwise convolution over two axes in channels last with its epilogue (depthwise.hip).
-// Inputs X, W, B, the residual if any, all aligned to 16 bytes; output Y. Throws std::invalid_argument if a size is too
-// large. `wants_long`: whether work-items compute long strips of pixels, if there is a kernel for them; if unset, the
+// Computes a float16 depthwise convolution over two axes in channels last with its epilogue (depthwise.hip). Inputs X,
+// W, B, the residual if any, all aligned to 16 bytes; output Y. Throws std::invalid_argument if a size is too large.
+// `wants_long`: whether work-items compute long strips of pixels, which requires a kernel for them. If unset, the
 // number of short strips for each compute unit decides.
 Plan depthwise_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<bool> wants_long = std::nullopt);

@@ -30,7 +30,7 @@ struct ConvolutionProblem {
   // Returns the size of the dilated window along an axis.
   int64_t span(size_t axis) const { return (kernel[axis] - 1) * dilation[axis] + 1; }
 
-  // Returns the size of Y along an axis with this padding; -1 if the padded X is smaller than the window.
+  // Returns the size of Y along an axis with this padding at the end; -1 if the padded X is smaller than the window.
   int64_t out_of(size_t axis, int64_t pad_end) const {
     const int64_t free = in[axis] + pad[axis] + pad_end - span(axis);
     return free < 0 ? -1 : free / stride[axis] + 1;

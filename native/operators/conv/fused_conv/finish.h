@@ -49,7 +49,7 @@ template <class T, bool kTwoChannels = false>
 struct Finish {
   static constexpr bool kPairs = kTwoChannels;
   const ConvolutionProblem& p;
-  const T* bias;  // begins with the first channel, like y
+  const T* bias;  // from the epilogue's first channel on, like y
   Residual<T> residual;
   const T* slopes;
   T* y;
@@ -160,7 +160,7 @@ struct Finish {
 // Stores only NCHW2c, from sums that include the bias. Clamps them or, with kSlope, applies LeakyRelu.
 template <bool kResidual, bool kSlope = false>
 struct StoreNchw2c {
-  const Word* residual;  // begins with the first channel, like `nchw2c`
+  const Word* residual;  // from the epilogue's first channel on, like `nchw2c`
   Word* nchw2c;
   int64_t plane;
   const Pixels* pixels;

@@ -66,7 +66,7 @@ struct Strips {
   size_t axis;   // the first axis with more than one element
   int64_t most;  // maximum number of elements of this axis in a strip
 
-  // Strips have at most `bytes` of s, with `depth` planes of words, and at least `least` elements of the axis.
+  // A strip has at most `bytes` bytes of s, for `depth` planes of words, but at least `least` elements of the axis.
   Strips(const ConvolutionProblem& p, int64_t bytes, int64_t depth, int64_t least) : axis(0) {
     while (axis < 2 && p.out[axis] == 1) ++axis;
     most = p.out[axis];
@@ -131,11 +131,12 @@ int64_t steps_of(const ConvolutionProblem& p) {
 struct Steps {
   const int64_t* offsets;
   int64_t count;
-  // s has `readable` words. Vectors that end beyond them use the offsets `at_end`.
+  // Vectors that end beyond position `readable` use the offsets `at_end`, because `offsets` would lead beyond the end
+  // of x.
   int64_t readable = std::numeric_limits<int64_t>::max();
   const int64_t* at_end = nullptr;
 
-  // Returns the offsets for a vector that ends before word `end` of s.
+  // Returns the offsets for a vector that ends before position `end` of s.
   const int64_t* until(int64_t end) const { return end > readable ? at_end : offsets; }
 };
 
@@ -227,8 +228,8 @@ inline void store_words(Word* to, Words words, int64_t n) {
 #endif
 }
 
-// The location of a word's second element, if it has one, relative to the first: `distance` elements further in x,
-// which is `columns` columns further in the row.
+// The second element of a word, if `there`. In x, it is `distance` elements after the first element, and `columns`
+// columns further in the row (0 if it belongs to the next channel).
 struct Second {
   bool there;
   int64_t distance, columns;

@@ -31,12 +31,13 @@ struct StripTables {
   Strip strip;
   bool grid_is_x;                  // the grid is x itself: pack_panels() packs it, otherwise pack_strip()
   std::vector<Segments> segments;  // for each PhaseSet
-  std::vector<std::vector<std::vector<int64_t>>> offsets;  // [set][GEMM][step], and kPrefetchSteps more steps
+  // [set][GEMM][step]: offsets in the packed x. kPrefetchSteps copies of the last one follow, for prefetches.
+  std::vector<std::vector<std::vector<int64_t>>> offsets;
 
   StripTables(const ConvolutionProblem& p, const ConvolutionProblem& grid, const PhasePlan& plan,
               const Strip& of)
       : strip(of), grid_is_x(is_grid_x(grid)) {
-    std::vector<int64_t> channel_offsets;  // offset in a channel for each distance
+    std::vector<int64_t> channel_offsets;  // offset in a packed channel for each distance
     for (const ConvolutionProblem::Axes& distance : plan.distances) {
       ConvolutionProblem::Axes tap;
       for (size_t i = 0; i < 3; ++i) tap[i] = grid.kernel[i] - 1 - distance[i];

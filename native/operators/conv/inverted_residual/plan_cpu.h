@@ -33,7 +33,7 @@ struct InvertedResidualPlan {
   int64_t images;         // images at a time
   int64_t rows;           // rows of y at a time
   int64_t step;           // rows of y at a time for one panel
-  int64_t height, width;  // size of s, a ring buffer of rows
+  int64_t height, width;  // rows and columns of s, a ring buffer of rows
   int64_t plane;          // elements of one vector of s
   int64_t bands;          // bands of rows, which different threads may compute
   int64_t workers;

@@ -58,7 +58,8 @@ struct DepthwiseRow {
 };
 
 inline int64_t depthwise_groups(const ConvolutionProblem& p) { return ceil_div(p.kernel[1], kBytes); }
-// Returns the words of the weights of one block: [column of the window][group of four rows][plane][part].
+// Returns the words of the weights of one block: [column of the window][group of four rows][plane][part][L]. A plane is
+// one of the four vectors of a block; byte_gemm.h defines parts.
 template <class E>
 int64_t depthwise_block_words(const ConvolutionProblem& p) {
   return p.kernel[2] * depthwise_groups(p) * kPlanes * E::kParts * L;

@@ -1,9 +1,9 @@
 // WinogradConv[Add][act] in float16 on the matrix units: an implicit GEMM over the nine taps and the channels, with
 // float32 sums.
 //
-// X is first packed to [N, PH, PW, Cp], with its padding, and with channels padded to the depth of a GEMM step. A step
-// of 32 channels of a tap is then 64 contiguous bytes of each pixel. All copies to LDS move 16 bytes, without checks of
-// the image's bounds. Y [M, pixels] = U [M, 9 Cp] patches [9 Cp, pixels]; gemm/pipelines/instruction.h multiplies.
+// X is first packed to [N, PH, PW, Cp], with its padding, and with channels padded to a multiple of 32. 32 channels of
+// a tap are then 64 contiguous bytes of each pixel. All copies to LDS move 16 bytes, without checks of the image's
+// bounds. Y [M, pixels] = U [M, 9 Cp] patches [9 Cp, pixels]; gemm/pipelines/instruction.h multiplies.
 //
 // The kernels need 18 N OH OW C M FLOPs, for (2 H W C + 2 OH OW M) N bytes, and write and read the packed X once. They
 // are compute-bound from about 64 channels on, and reach 200 of the 725 TFLOP/s of a large GEMM on an H200. Launch:
@@ -68,8 +68,8 @@ struct MatrixOperands {
   uint32_t line;
   int row, column, channels, depth;
   uint32_t b[Gemm::kPacksB];
-  // The position of the next step: this work-item's packs begin at index `k` of the GEMM, which is channel `channel` of
-  // tap `tap`.
+  // The position of the next step along K: this work-item's packs begin at index `k`, which is channel `channel` of tap
+  // `tap`.
   int k, channel, tap = 0;
   PacksToLds<kCopiesToLds, Gemm::kPacksA> packs_a;
   PacksToLds<kCopiesToLds, Gemm::kPacksB> packs_b;

@@ -47,7 +47,7 @@ struct ResizeOneProblem {
   Interpolation mode = Interpolation::kRoundPreferFloor;
   float cubic = -0.75f;      // a of the cubic
   bool antialias = false;    // if the axis shrinks, the weights cover all elements of X
-  bool inside_only = false;  // positions beyond the edges have weight 0; else the edge elements are repeated
+  bool inside_only = false;  // elements beyond X have weight 0; else the edge elements are repeated
   // The value that kCrop writes outside of X: the bits of an element, or of a float if elements are interpolated.
   uint64_t outside = 0;
   int64_t bytes = 4;                       // per element, if elements are copied

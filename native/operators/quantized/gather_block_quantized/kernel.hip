@@ -1,6 +1,7 @@
 // GatherBlockQuantized: gathers rows of quantized values and dequantizes them in float32.
 //
-// Memory-bound: a work-item writes 16 bytes. An index that is out of range gives zeros, as in ONNX Runtime.
+// Memory-bound: a work-item writes 16 bytes. An index that is out of range gives zeros, as in ONNX Runtime's CUDA
+// kernel.
 #include "device/platform.h"
 #include "operators/quantized/gather_block_quantized/args.h"
 

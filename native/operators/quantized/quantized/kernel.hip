@@ -1,5 +1,5 @@
-// Functions of quantized 8-bit values, computed in float and rounded once. For functions of one value, the 256 results
-// are equal to the lookup tables of ONNX Runtime's CPU kernels.
+// Functions of quantized 8-bit values, computed in float and rounded once. Functions of one value have 256 results,
+// which are equal to the lookup tables of ONNX Runtime's CPU kernels.
 //
 // Memory-bound: a few FLOPs for each byte read and written. A work-item processes 16 elements.
 #include "blocks/gpu/activation.h"

@@ -7,7 +7,7 @@ namespace graphopt::hip {
 
 constexpr int kReduceThreads = 256;
 
-// A reduction: a function of each element, how the results are combined, and a function of the combined value.
+// A reduction consists of a function of each element, a combiner of the results, and a function of the combined value.
 enum class Combiner : int32_t { kSum, kMax, kMin, kProduct, kLogSumExp };
 enum class ElementFunction : int32_t { kNothing, kAbsolute, kSquare };
 enum class ResultFunction : int32_t { kNothing, kRoot, kLog };
