@@ -12,8 +12,9 @@
 //   run      computes the outputs after all memory is assigned. On the CPU it returns when they are complete; on
 //            a device it enqueues the work on a stream.
 //
-// Plans may be cached. A plan depends on the types, shapes and alignment of the tensors, on the values of inputs that a
-// device kernel reads on the host, and on all fields of Call that the caller sets, except memory addresses.
+// Plans may be cached. A plan depends on the types, shapes and alignment of the tensors, and on the values of inputs
+// that a device kernel reads on the host. It also depends on all other fields of Call that the caller sets, but not on
+// memory addresses.
 #pragma once
 
 #include <cstddef>

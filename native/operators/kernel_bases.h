@@ -25,6 +25,7 @@ using gpu::Ref;
 
 // --- On the CPU
 
+// Base class for CPU kernels of com.graphopt operators. Op is derived from Operator (operator.h).
 template <class Op>
 class CpuKernel : public Kernel {
  public:

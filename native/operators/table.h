@@ -79,7 +79,7 @@ struct Registration {
 
   // Returns how the node's float16 kernels handle layouts. Called for a node with an input 0 of rank 4.
   std::function<Layout(const Node&)> layout = [](const Node&) { return Layout::kFirst; };
-  bool has_byte_layouts = false;  // the same for kernels of 8-bit elements
+  bool has_byte_layouts = false;  // `layout` is also valid for kernels of 8-bit elements
   Layout layout_of(const Node& node) const {
     return is_byte(node.type()) && !has_byte_layouts ? Layout::kFirst : layout(node);
   }

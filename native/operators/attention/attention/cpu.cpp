@@ -8,9 +8,10 @@
 //   -> O = O exp(old - new highest) + p V
 // If the keys fit in one block, nothing is rescaled: this is the plain two-pass softmax.
 //
-// In bfloat16 the operands of the multiplications are words of two values (cpu/microkernels/gemm.h), adjacent along
-// D in Q and K, and along the keys in p and V. The sum of p adds the unrounded values. With AMX, the multiplications
-// run in AMX tiles (cpu/microkernels/tiles.h), and the words along D and the keys are padded with zeros to full tiles.
+// In bfloat16 the operands of the multiplications consist of words of two values (cpu/microkernels/gemm.h). The two
+// values are adjacent along D in Q and K, and along the keys in p and V. The sum of p adds the unrounded values. With
+// AMX, the multiplications run in AMX tiles (cpu/microkernels/tiles.h), and the words along D and the keys are padded
+// with zeros to full tiles.
 //
 // scores_cpu.h computes the scores and softmax_cpu.h the softmax. This file computes p V and merges the results of
 // several chunks. tiling_cpu.h defines the tiling. No result depends on the number of threads.

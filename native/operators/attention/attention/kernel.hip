@@ -258,8 +258,8 @@ DEVICE void wave_group_barrier() {
   }
 }
 
-// The same with double-buffered K and V, for devices with direct copies from memory to LDS and rows of K and V that are
-// entire vectors. Each block needs one barrier.
+// The same with double-buffered K and V. Requires direct copies from memory to LDS, and rows of K and V that are entire
+// vectors. Each block needs one barrier.
 template <class T, class P>
 DEVICE void multiply_double_buffered(const AttentionArgs& args, const AttentionPlace<P>& place,
                                      typename P::Lds& lds, P& gemms, AttentionSoftmax<P>& softmax) {

@@ -171,8 +171,8 @@ struct MatrixAttention {
     float* const first = reinterpret_cast<float*>(key_at(lds, 0, 0)) + sender * (kExchanged * kGroupThreads);
     return first + i / 4 * (kGroupThreads * 4) + thread_x() % kGroupThreads * 4 + i % 4;
   }
-  // Calls f(m, d, i, which) for each group of four sums, in the tiles that this work-item keeps (`kept`) or sends to
-  // the other wave group. `which` is the index of the first of these four among the sent sums.
+  // Calls f(m, d, i, which) for each group of four sums of some tiles: those that this work-item keeps (`kept`), or
+  // those that it sends to the other wave group. `which` is the index of the group's first sum among the sent sums.
   template <class F>
   DEVICE static void each_four(bool kept, const F& f) {
     UNROLL for (int m = 0; m < kM; ++m) {

@@ -33,9 +33,9 @@ void multiply_attention(int64_t rows, int64_t vectors, const float* a, int64_t l
 #if defined(__AVX512F__)
 constexpr int kHalfRows = 8;
 
-// C = C * factor[row] + A B, or A B if `factor` is null, for kHalfRows rows of two and a half vectors, for example Dv =
-// 40. The half vectors of two rows share an accumulator. In each row of B and C, the last half vector repeats the half
-// vector before it.
+// C = C * factor[row] + A B, or A B if `factor` is null. C has kHalfRows rows of two and a half vectors, for example
+// for Dv = 40. The half vectors of two rows share an accumulator. In each row of B and C, the last half vector repeats
+// the half vector before it.
 template <class T>
 void multiply_half(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, float* c, int64_t ldc,
                    const float* factor);

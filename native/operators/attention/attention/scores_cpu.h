@@ -169,8 +169,8 @@ struct Scores {
     return reinterpret_cast<const uint8_t*>(mask + b * p.mask.b + row.h * p.mask.h + row.s * p.mask.row);
   }
 
-  // Prefetches the bias or mask of `rows` rows at keys [first, first + n) if the rows are on different pages, because
-  // hardware prefetching does not cross a page boundary.
+  // Prefetches the bias or mask of `rows` rows at keys [first, first + n) if the rows are on different pages. Hardware
+  // prefetching does not cross a page boundary.
   void prefetch_rows(int64_t b, Row row, int64_t rows, int64_t first, int64_t n) const {
     constexpr int64_t kLine = 64, kPage = 4096;
     constexpr auto kSize = static_cast<int64_t>(sizeof(T));

@@ -39,8 +39,8 @@ Plan gqa_new_plan(const GqaProblem& p, bool half, bool aligned);
 Plan gqa_past_plan(const GqaProblem& p, bool half, bool aligned);
 
 // Copies the tokens of a windowed cache to the buffer; if `evicts`, copies the last tokens of the buffer to the cache.
-// Inputs: the source, last_keys. Outputs: the destination; without `evicts` also the last row of each sequence in the
-// buffer, int32 [B], and, if p.half > 0, the positions of the new tokens, int64 [B, S].
+// Inputs: the source, last_keys. Output 0: the destination. Without `evicts`, output 1 is the last row of each sequence
+// in the buffer, int32 [B]. If also p.half > 0, output 2 has the positions of the new tokens, int64 [B, S].
 Plan gqa_window_plan(const GqaProblem& p, bool half, bool aligned, bool evicts);
 
 // Fills a cache of int8 or float8e4m3fn, and dequantizes it. Inputs: past, last_keys, scales [1] or, if `channels`,

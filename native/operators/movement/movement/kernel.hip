@@ -2,9 +2,9 @@
 //
 // Bound by memory: each element is read once and written once. If the strides and offsets of X and Y allow
 // it, 16 bytes are copied at a time (operators/movement/movement/plan.cpp). If only Y allows it, a work-item
-// computes the position in X of the first element of a 16-byte pack, steps from there to the other elements,
-// and writes the pack with one store. Computing each position separately would take longer than the memory
-// accesses. scripts/gpu_bench.py compares both kernels with a copy.
+// computes the position in X of the first element of a 16-byte pack. It steps from there to the other elements, and
+// writes the pack with one store. Computing each position separately would take longer than the memory accesses.
+// scripts/gpu_bench.py compares both kernels with a copy.
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
 #include "operators/movement/movement/args.h"

@@ -173,8 +173,8 @@ Shape PadProblem::y() const {
 
 namespace {
 
-// An axis of a Pad: its size in y (out), the size of the part of x that is not cropped (in), the position of
-// this part in y (before), and the stride of x.
+// An axis of a Pad. out: its size in y. in: the size of the part of x that is not cropped. before: the position of this
+// part in y. stride: the stride of x.
 struct PadAxis {
   int64_t out, in, before, stride;
   // Merges the next axis, which must be neither padded nor cropped.

@@ -1,5 +1,5 @@
-// ScatterElements and ScatterND, with and without a reduction. Results do not depend on the order of work-items, except
-// the sign of a zero and the bits of a NaN in a minimum or maximum of three or more updates.
+// ScatterElements and ScatterND, with and without a reduction. Results do not depend on the order of work-items. There
+// is one exception: in a minimum or maximum of three or more updates, the sign of a zero and the bits of a NaN.
 //
 // One kernel links the updates of each target into a list, in an order that depends on a race. A second kernel then
 // combines each target with its list. Without a reduction the last update wins, as on the CPU. One or two updates are

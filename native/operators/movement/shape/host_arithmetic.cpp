@@ -158,8 +158,8 @@ HostFunction binary(Operation op) {
   };
 }
 
-// Only the remainder of floats with the dividend's sign (fmod = 1) and that of integers with the divisor's
-// sign (fmod = 0) have a kernel.
+// Only two remainders have a kernel: that of floats with the dividend's sign (fmod = 1), and that of integers with the
+// divisor's sign (fmod = 0).
 std::string refuse_remainder(const Node& node) {
   const bool fmod = node.get_bool("fmod");
   if (fmod != (node.type() == ElementType::kFloat)) return "fmod is 1 for integers, or 0 for floats";

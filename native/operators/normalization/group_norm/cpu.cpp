@@ -86,8 +86,8 @@ void normalize_run(const float* x, float mean, float s, float h, const Activatio
 
 constexpr int64_t kShortPlane = 16;
 
-// A set is the elements of one group of one image. Returns the number of chunks per set; 0 if worker threads do not
-// share sets, because sets are small or at least as many as worker threads.
+// A set is the elements of one group of one image. Returns the number of chunks per set. Returns 0 if worker threads do
+// not share sets: sets are small, or there are at least as many sets as worker threads.
 int64_t chunks_of(const GroupNormProblem& p, size_t workers) {
   const int64_t group_size = p.C / p.groups * p.inner;
   if (p.N * p.groups >= static_cast<int64_t>(workers) || group_size <= kChunk) return 0;

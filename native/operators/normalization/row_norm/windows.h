@@ -5,8 +5,9 @@
 
 namespace graphopt::hip {
 
-// Images of height x width rows are padded at the end to complete windows, rotated up and left by a shift, and divided
-// into windows. Window order is row-major: images, rows and columns of windows, rows and columns in a window.
+// Images of height x width rows are padded at the end to complete windows, and rotated up and left by a shift. The
+// result is divided into windows. Window order is row-major: images, rows and columns of windows, rows and columns in a
+// window.
 struct RowWindows {
   uint32_t height, width;                // per image
   uint32_t padded_height, padded_width;  // rounded up to complete windows

@@ -15,8 +15,8 @@ void add_launches(Plan& plan, const ScaleShiftProblem& p, int64_t element, bool 
   constexpr int64_t kBytes = hip::kScaleShiftThreads * 16;
   const int64_t planes = p.N * p.C;
   if (planes * p.inner == 0) return;
-  // A launch counts elements with 31 bits. If a launch can process 8 planes or more, it processes a multiple of 8
-  // planes, so that the next launch starts at a multiple of 16 bytes.
+  // A launch counts elements with 31 bits. If it can process 8 planes or more, its number of planes is a multiple of 8.
+  // The next launch then starts at a multiple of 16 bytes.
   int64_t step = std::max<int64_t>(1, ((int64_t{1} << 31) - kBytes) / to_u31(p.inner));
   if (step > 8) step -= step % 8;
   for (int64_t first = 0; first < planes; first += step) {
