@@ -32,8 +32,8 @@ class Measured {
 };
 
 // Returns the index in `names` of the fastest implementation for the call. Returns -1 if fewer than two accept the
-// call, if all fail or if memory is exhausted. The measured runs use newly allocated memory. Calls with the same `problem` share one
-// measurement, so `problem` must name everything that changes the running time.
+// call, if all fail or if memory is exhausted. The measured runs use newly allocated memory. Calls with the same
+// `problem` share one measurement, so `problem` must name everything that changes the running time.
 int fastest(const Kernel& kernel, const std::string& problem, const std::vector<std::string>& names,
             const Call& call);
 

@@ -210,8 +210,8 @@ Splits split_few(const AttentionProblem& p, const KernelVariant& choice, bool ha
 }
 
 // Splits the keys if there are at most half as many work-groups as compute units. With few rows in a block, reading K
-// and V takes most of the time. Full bandwidth then needs several work-groups on each compute unit. The keys are then
-// split if there are at most two work-groups for each compute unit. With kPingPong, one work-group fills a compute unit.
+// and V takes most of the time. Full bandwidth then needs several work-groups on each compute unit: the keys are split
+// if there are at most two for each compute unit. With kPingPong, one work-group fills a compute unit.
 // Each wave group of a split has at least kLeastBlocks blocks of keys, because each split also adds work to the merge.
 Splits split(const AttentionProblem& p, const AttentionShape& shape, int64_t groups, int64_t units) {
   constexpr int64_t kLeastBlocks = 4;

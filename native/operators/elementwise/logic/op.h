@@ -15,8 +15,8 @@ struct LogicProblem {
 };
 
 // Inputs a, and b if `binary`; output y of bytes 0 and 1. `aligned`: all pointers are multiples of 16. Throws
-// std::invalid_argument if there is no kernel for the type, if an input does not broadcast to y, if a size is too large,
-// or if too many axes cannot be merged.
+// std::invalid_argument if there is no kernel for the type, or if an input does not broadcast to y. Throws it also if a
+// size is too large, or if too many axes cannot be merged.
 Plan logic_plan(const LogicProblem& problem, bool aligned);
 
 }  // namespace graphopt::gpu
