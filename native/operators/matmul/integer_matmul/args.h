@@ -52,11 +52,11 @@ struct IntegerLinesArgs : Arguments<3, 80> {
   int32_t lines, K, row;
   int32_t line, k, tap, matrix;  // strides
   uint32_t inverted_bits;
-  Divisor tap_bytes;  // of a row
-  Divisor groups;     // work-groups of a matrix
+  Divisor tap_bytes;  // bytes of a tap in a row, with padding
+  Divisor groups;     // number of work-groups for a matrix
 };
 
-constexpr int kIntegerBlock = 16;  // bytes
+constexpr int kIntegerBlock = 16;  // bytes of a block of space_to_depth (op.h)
 
 // Converts images to blocks of stride_h x stride_w pixels with at most kIntegerBlock bytes. packed [images, rows,
 // columns, kIntegerBlock] has the pixels of each block, with C channels each. Pixels outside of X are equal to the zero

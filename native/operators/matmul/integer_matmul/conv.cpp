@@ -66,13 +66,13 @@ void IntegerConv::prepare(const Node& node) {
 
 std::vector<uint8_t> IntegerConv::pack_filters(const Tensor& w, const Shape& s) {
   if (groups_ == 1 && s.rank() != kLayoutRank) return {};
-  Shape image = s;  // of one window
+  Shape image = s;  // an image with one window: space_to_depth does not depend on the size of X
   image[0] = 1;
   image[1] *= groups_;
   for (size_t axis = 0; axis + 2 < s.rank(); ++axis) image[axis + 2] = window_.span(axis, s[axis + 2]);
   ConvolutionProblem p;
   describe_convolution(image, s, p);
-  // With auto_pad SAME, the padding depends on the size of X.
+  // With auto_pad SAME, the padding and therefore the packed filters would depend on the size of X.
   is_space_to_depth_ =
       (window_.auto_pad() == "NOTSET" || window_.auto_pad() == "VALID") && gpu::space_to_depth(p);
   if (groups_ == 1 && !is_space_to_depth_) return {};
@@ -127,7 +127,7 @@ void IntegerConv::plan_last(const Call& call, Program& program, const Convolutio
     program.copy(to, from, bytes);
     return to;
   };
-  // The direct kernel reads X without padded channels.
+  // If X is in channels last, the direct kernel reads it without a copy that pads the channels.
   const bool direct =
       !depthwise && (gpu::prefers_integer_conv_direct(p, device_.facts()) ||
                      (last_ && C % 16 == hip::kIntegerPack && gpu::has_integer_conv_direct(device_.facts())));

@@ -1,8 +1,8 @@
 // Convolutions of int8 elements in channels last with a multiple of 8 channels. The tiles of conv.hip need a multiple
 // of 16 channels; other images are copied and padded for them. The operands are in registers: each wave loads the
-// elements that its matrix instructions multiply, 16 bytes of a line at a time. A work-item stores 8 adjacent bytes of Y.
-// For Columns::kN columns of Y, each element of X is read once for each tap of the filter, mostly from the caches. Launch:
-// plan.cpp.
+// elements that its matrix instructions multiply, 16 bytes of a line at a time. A work-item stores 8 adjacent bytes of
+// Y. The waves of Columns::kN columns of Y read each element of X once for each tap of the filter, mostly from the
+// caches. Launch: plan.cpp.
 #include "device/platform.h"
 #include "gemm/integer_epilogue.h"
 #include "gemm/loaders/im2col.h"

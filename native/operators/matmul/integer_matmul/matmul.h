@@ -63,8 +63,8 @@ class IntegerMatMul : public gpu::DeviceKernel {
     gpu::IntegerColumnsProblem columns_problem;
   };
 
-  // Prepares constant inputs. `lines` describes B, and its sums are stored. The packed lines are `bytes` if not empty,
-  // otherwise `packed` if not null, otherwise `lines`.
+  // Prepares constant inputs. `lines` describes B, whose sums are stored. The stored packed lines are `bytes`. If this
+  // is empty, they are packed as `packed` describes, or as `lines` describes if `packed` is null.
   void prepare_right(const Node& node, gpu::IntegerLines lines, const gpu::IntegerLines* packed = nullptr,
                      const std::vector<uint8_t>& bytes = {});
 
@@ -93,9 +93,10 @@ class IntegerMatMul : public gpu::DeviceKernel {
   float alpha_;
   bool transpose_a_, transpose_b_;
   Activation act_;
-  std::shared_ptr<void> lines_, columns_;  // of constant inputs; lines_: packed lines of B, then their sums
-  int64_t sums_at_ = 0;                    // offset of the sums in lines_
-  bool is_asymmetric_ = true;              // Right::is_asymmetric for lines_
+  std::shared_ptr<void> lines_,
+      columns_;                // of constant inputs; lines_: packed lines of B, then the sums of its lines
+  int64_t sums_at_ = 0;        // offset of the sums in lines_
+  bool is_asymmetric_ = true;  // Right::is_asymmetric for lines_
 };
 
 }  // namespace graphopt::integer_matmul

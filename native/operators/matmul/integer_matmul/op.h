@@ -12,7 +12,7 @@
 
 namespace graphopt::gpu {
 
-// Whether 8-bit elements have a zero point, and whether it differs for each row, column or filter.
+// Whether 8-bit elements have a zero point (`given`), and whether each row, column or filter has its own (`many`).
 struct ZeroPoint {
   bool given = false, many = false;
 };
@@ -39,7 +39,7 @@ Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& inte
 struct IntegerLines {
   int64_t matrices = 1, lines = 1, K = 1, taps = 1;
   bool transposed = false, taps_first = false;
-  bool is_signed = false;  // otherwise 128 is subtracted from the packed elements
+  bool is_signed = false;  // if false, packed elements are the elements minus 128
 
   // Returns the elements of a packed line: the taps, each with K elements and zeros up to a multiple of 16.
   int64_t row() const { return taps * round_up(K, 16); }
@@ -78,15 +78,16 @@ Plan integer_columns_plan(const IntegerColumnsProblem& p);
 // Returns whether the device multiplies 8-bit elements on matrix units.
 bool has_integer_gemm(const DeviceFacts& device);
 
-// Inputs: L, packed columns of R, the output of integer_columns_plan, and the sums of the rows of L unless the zero
-// points of R are 0 (`has_row_sums`). Output Y. L is packed, or row-major with K a multiple of 16. a_batch and b_batch
-// are strides in matrices. All pointers are multiples of 16. Throws std::invalid_argument if a size is too large.
+// Inputs: L, packed columns of R, the output of integer_columns_plan, and with `has_row_sums` the sums of the rows of
+// L, which are not needed if the zero points of R are 0. Output Y. L is packed, or row-major with K a multiple of 16;
+// `unsigned_left`: it is row-major and unsigned. a_batch and b_batch are strides in matrices. All pointers are
+// multiples of 16. Throws std::invalid_argument if a size is too large.
 Plan integer_gemm_plan(const GemmProblem& p, const IntegerColumnsProblem& columns, bool has_row_sums,
                        bool unsigned_left, const DeviceFacts& device,
                        std::optional<GemmTile> wanted = std::nullopt);
 
-// Returns the convolution that the kernels compute: with more than one group, each consists of several groups of p, has
-// a multiple of 16 channels and as many filters as a tile has columns. If the groups of p do not divide into such
+// Returns the convolution that the kernels compute. It merges adjacent groups of p until a group has a multiple of 16
+// channels and at least as many filters as the smallest tile has columns. If the groups of p do not divide into such
 // groups, the result has one group. Filters are 0 for channels of other groups of p.
 ConvolutionProblem with_merged_groups(ConvolutionProblem p);
 
@@ -99,9 +100,9 @@ std::vector<uint8_t> pack_filters_of_groups(const ConvolutionProblem& p, const u
 const char* refuse_integer_conv(const ConvolutionProblem& p, const DeviceFacts& device);
 
 // Returns the equivalent convolution with stride 1 after a space-to-depth transform. A pixel of the new image is a
-// block of stride x stride pixels of X, with the channels of all of them. Returns no value if a block has more than 16
-// channels or only one pixel. The kernels process 16 channels at a time, so an X with few channels needs fewer
-// multiplications by zeros in this form.
+// block of stride x stride pixels of X, with the channels of all of them. The kernels process 16 channels at a time, so
+// an X with few channels needs fewer multiplications by zeros in this form. Returns no value if a block has more than
+// 16 channels or only one pixel, or if p has groups, dilation or three spatial axes.
 std::optional<ConvolutionProblem> space_to_depth(const ConvolutionProblem& p);
 
 // Returns the packed filters of space_to_depth(p). `w`: [filters, C, taps], or [filters, taps, C] if `channels_last`.
@@ -118,18 +119,18 @@ Plan integer_blocks_plan(const ConvolutionProblem& p, bool channels_last);
 Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
                        const DeviceFacts& device, std::optional<GemmTile> wanted = std::nullopt);
 
-// The same for X with a multiple of 8 channels, by the kernel with operands in registers (direct.hip). Throws
-// std::invalid_argument also if has_integer_conv_direct is false.
+// Plans the same convolution for X with a multiple of 8 channels, by the kernel with operands in registers
+// (direct.hip). Also throws std::invalid_argument if has_integer_conv_direct is false.
 Plan integer_conv_direct_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
                               const DeviceFacts& device);
 // Returns whether the device has this kernel.
 bool has_integer_conv_direct(const DeviceFacts& device);
-// Returns whether this kernel is faster than tiles, whose columns groups fill only in part: for groups and images that
-// fill the device.
+// Returns whether this kernel is faster than the kernels of integer_conv_plan. It is faster if there are several
+// groups, because the columns of a group fill a tile only in part, and if there is work for all compute units.
 bool prefers_integer_conv_direct(const ConvolutionProblem& p, const DeviceFacts& device);
 
-// A depthwise convolution with one filter for each channel. The packed filters are [taps, channels], and the number of
-// channels is a multiple of kIntegerPack.
+// A depthwise convolution with one filter for each channel. The packed filters are [taps, channels padded to a multiple
+// of 16], and the number of channels is a multiple of kIntegerPack.
 const char* refuse_integer_depthwise(const ConvolutionProblem& p);
 Plan integer_depthwise_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns);
 

@@ -1,6 +1,6 @@
 // Arguments of the matmul_nbits_* kernels. A [M, K]; B [N, blocks, size * bits / 8] bytes, low bits first; scales and
-// zero points [N, blocks]. Zero points are packed in rows of bytes like B, or have A's type. If they are omitted, they
-// are 2^(bits - 1) and `zero_points` may be any memory.
+// zero points [N, blocks]. Zero points are packed like B, in rows of whole bytes, or have A's type. If they are
+// omitted, they are 2^(bits - 1), and `zero_points` may be any memory.
 #pragma once
 
 #include "device/args.h"
@@ -11,7 +11,8 @@ namespace graphopt::hip {
 
 // On the vector unit (kernel.hip): matmul_nbits_* for any layout, matmul_nbits_packs_* for rows of packs of 16 bytes.
 constexpr int kNBitsThreads = 128;
-// Rows and columns of Y that a wave computes: few for decoding, where A has one row, and many for prompts.
+// Numbers of rows and columns of Y that a wave computes. The kernels named "few" are for decoding, where A has one row;
+// the kernels named "many" are for prompts.
 constexpr int kNBitsFewRows = 1, kNBitsFewColumns = 2;
 constexpr int kNBitsManyRows = 8, kNBitsManyColumns = 4;
 
@@ -24,13 +25,14 @@ struct NBitsArgs : Arguments<7, 120> {
   Out y;
   PackedWeights weights;
   int32_t M, N, K, bits;
-  int32_t packs;  // rows of Y consist of packs of 16 bytes; only for dequantize_nbits_*
+  int32_t packs;  // whether rows of Y consist of packs of 16 bytes; only for dequantize_nbits_*
 };
 
 // Few rows on the matrix units (rows.hip): a work-group computes all rows of `tiles` tiles of 16 columns, and its
 // `waves` waves split K.
 constexpr int kNBitsTileRows = 16;
-// kBlocks: the number of blocks in 16 bytes of weights. Other cases need more registers for scales and elements of A.
+// The maximum number of work-items of a work-group. kBlocks: the number of blocks in 16 bytes of weights. More blocks,
+// or 2 bits, need more registers for scales and elements of A.
 template <int kBits, int kBlocks>
 constexpr int kNBitsMaxThreads = kBits > 2 && kBlocks == 1 ? 512 : 256;
 
@@ -57,8 +59,9 @@ struct NBitsGemmArgs : Arguments<8, size_with_epilogue(148)> {
   Epilogue epilogue;
 };
 
-// Many rows on NVIDIA's warpgroups (warpgroup.hip). A work-group computes kNBitsWarpgroupColumns columns of Y for some
-// rows; `down` work-groups have the same columns. LDS has kNBitsWarpgroupStages steps of kNBitsWarpgroupDepth indices k.
+// Many rows on NVIDIA's warpgroups (warpgroup.hip). A work-group computes kNBitsWarpgroupColumns columns of Y for a
+// tile of rows; `down` work-groups have the same columns. LDS has kNBitsWarpgroupStages steps of kNBitsWarpgroupDepth
+// indices k.
 constexpr int kNBitsWarpgroupThreads = 256, kNBitsWarpgroupColumns = 128, kNBitsWarpgroupDepth = 64;
 constexpr int kNBitsWarpgroupStages = 4;
 constexpr int kNBitsWarpgroupBlock = 32;  // block sizes are multiples of this number
@@ -75,7 +78,7 @@ struct NBitsWarpgroupArgs : Arguments<6, 120> {
   Out y;
   PackedWeights weights;
   int32_t M, N, K;
-  int32_t is_aligned;  // rows of Y consist of packs of 16 bytes
+  int32_t is_aligned;  // whether rows of Y consist of packs of 16 bytes
   Divisor down;
 };
 

@@ -1,6 +1,6 @@
 // MatMulNBits: Y = A dequantize(B)^T + bias on the vector unit, for float32, g_idx, targets without matrix units, and
-// rows that are not aligned to 16 bytes. In other cases rows.hip and gemm.hip run. For many rows, dequantize_nbits_*
-// only dequantizes B, and a GEMM kernel multiplies the result (op.cpp).
+// rows that are not aligned to 16 bytes. In other cases rows.hip, gemm.hip or warpgroup.hip runs. For many rows,
+// dequantize_nbits_* only dequantizes B, and a GEMM kernel multiplies the result (op.cpp).
 //
 // A wave computes kRows rows of kColumns columns. Adjacent work-items read adjacent 16 bytes of B, or 4 bytes if rows
 // are not aligned. They dequantize each element once for all rows, and sum in float32. With one row the kernel is
@@ -23,7 +23,7 @@ DEVICE float zero_point_of(const NBitsArgs& args, int n, int block) {
   return static_cast<float>((row[bit / 8] >> (bit % 8)) & ((1 << args.bits) - 1));
 }
 
-// kWords words of a row of B. A word has elements of one block.
+// kWords words of a row of B. All elements of a word are in one block.
 template <int kWords>
 struct alignas(4 * kWords) NBitsWords {
   uint32_t v[kWords];

@@ -17,12 +17,12 @@ struct NBitsProblem {
 };
 
 // Inputs 0 to 5: A, B, scales, zero points, g_idx, bias; omitted inputs keep their index. Output Y. `aligned`: all
-// pointers are multiples of 16. `wanted` selects the kernel of gemm.hip with this tile, also for few rows, if it
-// supports the problem. Throws std::invalid_argument if a size is too large.
+// pointers are multiples of 16. `wanted` selects the kernel of gemm.hip or warpgroup.hip with this tile, also for few
+// rows, if it supports the problem. Throws std::invalid_argument if a size is too large.
 Plan matmul_nbits_plan(const NBitsProblem& p, bool half, bool aligned, const DeviceFacts& device,
                        std::optional<GemmTile> wanted = std::nullopt);
 
-// Returns whether dequantize_nbits_plan and a GEMM of the dequantized B are faster.
+// Returns whether dequantize_nbits_plan, followed by a GEMM of the dequantized B, is faster than matmul_nbits_plan.
 bool wants_dequantized(const NBitsProblem& p, bool half, bool aligned, const DeviceFacts& device);
 
 // Inputs as above, without A and bias; output B [N, K] in the type of the scales. Throws std::invalid_argument if a

@@ -75,8 +75,8 @@ bool is_aligned(const NBitsProblem& p) {
   return !p.has_g_idx && p.K > 0 && p.K % 8 == 0 && has_packs(p) && row_bytes < kMaxRowBytes;
 }
 
-// Returns the number of blocks in 16 bytes of weights (1 if a block has several times 16 bytes), or 0 if 16 bytes may
-// have a part of a block.
+// Returns the number of blocks in a pack of 16 bytes of weights: 1 if a block consists of one or several packs, 0 if a
+// pack can contain a part of a block.
 int64_t blocks_in_pack(const NBitsProblem& p) {
   const int64_t elements = 128 / p.bits;
   if (p.size % elements == 0) return 1;
@@ -89,11 +89,12 @@ struct RowsGrid {
 };
 
 // Selects the number of waves of a work-group, which split K, and its number of tiles of columns. The estimated time is
-// the largest number of tiles and slices of K that a wave streams. `sums`: bytes of LDS for a wave and a tile.
+// the largest number of pairs of a tile and a slice of K that a wave streams. `sums`: bytes of LDS for a wave and a
+// tile.
 RowsGrid choose_rows_grid(const NBitsProblem& p, int64_t slices, int64_t max_waves, int64_t sums,
                           const DeviceFacts& device) {
   constexpr int64_t kItemsOnUnit = 512;  // work-items that have enough registers, and enough loads in flight
-  constexpr int64_t kStart = 1;          // time until the first tile arrives
+  constexpr int64_t kStart = 1;          // time until the first pair arrives
   constexpr int64_t kMaxLds = 32 << 10, kMaxLdsOfNvidia = 128 << 10;
   const bool nvidia = architecture(device.arch).matrix == hip::Matrix::kMma;
   const int64_t columns = divide_up(p.N, 16), waves_on_unit = kItemsOnUnit / device.wave;
@@ -229,7 +230,7 @@ bool wants_dequantized(const NBitsProblem& p, bool half, bool aligned, const Dev
   // The vector unit dequantizes B again for each tile of rows. From this number of rows on, this takes longer than
   // writing and reading the dequantized B once, as estimated from multiply-adds and bytes.
   constexpr int64_t kLeastRows = 33;
-  constexpr int64_t kMostBytes = int64_t{512} << 20;
+  constexpr int64_t kMostBytes = int64_t{512} << 20;  // of the dequantized B, which is in the workspace
   return p.M >= kLeastRows && p.K > 0 && p.N * p.K * (half ? 2 : 4) <= kMostBytes &&
          !matrix_plan(p, half, aligned, device, std::nullopt);
 }

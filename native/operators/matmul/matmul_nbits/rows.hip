@@ -3,9 +3,10 @@
 // Memory-bound: the packed weights are read once for any number of rows, 16 bytes of a column at a time. A wave keeps
 // the elements of A of a slice of K in registers and streams the columns of its work-group, 16 at a time. Its
 // work-items load weights for their lines of the left operand (gemm/pipelines/instruction.h), dequantize them in
-// registers, and multiply them by the elements of A at the same indices k. With the weights as the left operand,
-// NVIDIA's instruction reads the elements of A from the registers to which they were loaded. The matrix units multiply
-// 16 rows in the time of one. The waves of a work-group have different slices of K and add up their sums in LDS.
+// registers, and multiply them by the elements of A at the same indices k. The weights are the left operand, because
+// NVIDIA's instruction then reads the elements of A from the registers to which they were loaded. The matrix units
+// multiply 16 rows in the time of one. The waves of a work-group have different slices of K and add up their sums in
+// LDS.
 #include "blocks/gpu/packed_weights.h"
 #include "device/platform.h"
 #include "gemm/loaders/packed.h"
@@ -14,8 +15,8 @@
 
 namespace graphopt::hip {
 
-// kBlocks: the number of blocks in 16 bytes of weights. kRows: the most rows of A; only NVIDIA's instruction multiplies
-// 8 rows faster than 16.
+// kBlocks: the number of blocks in 16 bytes of weights. kRows: the maximum number of rows of A, 8 or 16; only NVIDIA's
+// instruction multiplies 8 rows faster than 16.
 template <int kBits, int kBlocks, int kRows, class Unit = hip::Instruction<half_t>>
 class NBitsRows {
   using Instruction = Unit;
@@ -25,8 +26,8 @@ class NBitsRows {
   static constexpr int kPairs = Dequantizer<kBits>::kPairs;
   // Words of weights for one multiplication.
   static constexpr int kWords = Instruction::kPairs > kPairs ? Instruction::kPairs / kPairs : 1;
-  static constexpr int kElements = 128 / kBits;  // of 16 bytes of weights
-  // Loads of 16 bytes of a line in a slice. More loads would need too many registers.
+  static constexpr int kElements = 128 / kBits;  // weights in 16 bytes
+  // Number of loads of 16 bytes of a line in a slice. More loads would need too many registers.
   static constexpr int kLoads = kRightLines == 1 && kElements <= 32 ? 2 : 1;
   static constexpr int kPart = kElements * kParts;  // length along K of one load of a wave
   static constexpr int kSlice = kPart * kLoads;
@@ -167,7 +168,8 @@ class NBitsRows {
     }
   }
 
-  // Multiplies a tile of columns by the rows of A and adds the result to the sums in LDS. The first slice stores it.
+  // Multiplies a tile of columns by the rows of A and adds the result to the sums in LDS. The first slice of a wave
+  // stores the result instead, because LDS is not initialized.
   DEVICE void multiply(const Columns& columns, int k, int tile) {
     typename Instruction::Sum sum = {};
     UNROLL for (int i = 0; i < kLoads; ++i) {

@@ -72,7 +72,7 @@ class NBitsWarpgroups {
         sum_.multiply(lds_.weights[weights] + wave_id() / 4 * Instruction::kRows, lds_.a[buffer], k);
       }
       Instruction::end();
-      // All warpgroups have multiplied the step before the previous one, which had these buffers.
+      // The copy overwrites the buffers of the step before the previous one, which all warpgroups have multiplied.
       copy(step + kStages - 2, buffer < 2 ? buffer + kStages - 2 : buffer - 2);
       buffer = buffer == kStages - 1 ? 0 : buffer + 1;
       weights = weights == 2 ? 0 : weights + 1;
@@ -93,8 +93,8 @@ class NBitsWarpgroups {
   DEVICE static int own_column() { return thread_x() * kOwn / kDepth; }
   DEVICE static int own_k() { return thread_x() * kOwn % kDepth; }
 
-  // Starts to copy both operands of a step. Elements beyond A are zeros. (If the last row were repeated, all
-  // work-items would wait for it.) Weights beyond K repeat the last ones.
+  // Starts to copy both operands of a step. Elements beyond A are zeros. (If work-items copied the last row instead,
+  // all of them would wait for the same addresses.) Weights beyond K repeat the last ones.
   DEVICE void copy(int step, int buffer) {
     const int k = step * kDepth;
     const int inside = k + thread_x() % 8 * 8 < args_.K ? inside_ : 0;
@@ -115,8 +115,8 @@ class NBitsWarpgroups {
     block_ = lines_.load_block({scales_, zero_points_}, block);
     zero_point_bit_ = lines_.zero_point_bit(block);
   }
-  // Dequantizes the weights of the step from index k on, whose scale and zero point have been loaded, and loads those of
-  // the next step.
+  // Dequantizes the weights of the step from index k on. Their scale and zero point have been loaded; loads the scale
+  // and the zero point of the next step.
   DEVICE void dequantize(int k, int buffer, int to) {
     constexpr int kPairs = Dequantizer<kBits>::kPairs, kWords = kOwn * kBits / 32;
     const int column = own_column();
@@ -144,7 +144,7 @@ class NBitsWarpgroups {
                  pack);
     }
   }
-  // Transposes the sums in LDS, adds the bias, and stores rows of Y.
+  // Adds the bias to the sums, transposes them through LDS, and stores rows of Y.
   DEVICE void store() {
     const auto rows = reinterpret_cast<half_t(*)[kOutputRow]>(&lds_);
     const half_t* const bias = args_.bias;
