@@ -1,5 +1,5 @@
-// Einsum of one or two tensors of float, float16 or 32-bit or 64-bit integers. If only one operand has a label and the
-// output lacks it, the operand is first summed over it. A GEMM and a transpose then compute the result.
+// Einsum of one or two tensors of float, float16, or 32-bit or 64-bit integers. Each operand is first summed over
+// labels that neither the output nor the other operand has. A GEMM and a transpose then compute the result.
 #include "operators/movement/movement/op.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace graphopt {
 namespace {
 
-// Labels of axes: letters; from kEllipsis on, the axes of an ellipsis, counted from the last one.
+// Labels of axes: letters, or kEllipsis + i for axis i of an ellipsis, counted from its last axis.
 using Labels = std::vector<int>;
 constexpr int kEllipsis = 256;
 

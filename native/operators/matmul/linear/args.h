@@ -15,7 +15,7 @@ struct LinearArgs : Arguments<4, 64> {
   Out y;           // may be `gemm`
   uint32_t total;  // elements, in rows of `columns`
   Divisor columns;
-  int32_t vectors;  // all pointers and rows are multiples of 16 bytes
+  int32_t vectors;  // whether all pointers and sizes of rows are multiples of 16 bytes
   Activation act;
 };
 

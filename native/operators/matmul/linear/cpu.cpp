@@ -41,9 +41,9 @@ void prepare(const LinearProblem& p, const T* w, Word* panels) {
 // The packed X: blocks of at most kMaxRows rows. The blocks that are packed at a time fit in a cache.
 struct Blocks {
   int64_t steps;
-  int64_t slot;  // words of a block
-  int64_t count;
-  int64_t most;  // blocks at a time
+  int64_t slot;   // words of a block
+  int64_t count;  // number of blocks
+  int64_t most;   // maximum number of blocks that are packed at a time
 
   Word* take(Workspace& workspace) const { return workspace.take<Word>(most * slot); }
 };
@@ -82,7 +82,7 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
                        const Word* v = panel_at(w, steps, panel);
                        const Word* next = v + steps * vectors * L;
                        const int64_t begin = count * part / parts, end = count * (part + 1) / parts;
-                       // The blocks share the prefetching of the next panel: `prefetch_bytes` bytes for each step.
+                       // Each block prefetches a part of the next panel: `prefetch_bytes` bytes in each step.
                        const int64_t prefetch_bytes =
                            std::min<int64_t>(ceil_div(vectors * L * 4, end - begin), 2 * 64);
                        alignas(64) float o[kMaxRows * kPanelWidth];
@@ -101,9 +101,9 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
   parallel_loops(parallel, loops);
 }
 
-// Computes one row in float32. Reading the weights takes most of the time. Several panels are read at a time, and all
-// their sums are in registers. With one panel at a time, loads would wait for memory, and each addition would wait for
-// the previous one.
+// Computes one row in float32. Reading the weights takes most of the time. Several panels are read at a time, with all
+// their sums in registers. With one panel at a time, there would be too few loads in flight, and each addition would
+// wait for the previous one.
 template <class T>
 void run_row(const LinearProblem& p, const T* x, const Word* w, const T* b, const T* r, T* y,
              Parallel& parallel, void* memory) {

@@ -7,8 +7,8 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Computes `rows` rows of y, from column n on, from their sums o. Overwrites o. b points to column n; r and y point to
-// column n of the first row.
+// Computes `rows` rows of y, from column n on, from their sums o [rows][vectors * kWidth]. Overwrites o. y has
+// `columns` columns from n on. b points to column n; r and y point to column n of the first row.
 template <class T>
 void finish(const LinearProblem& p, float* o, int64_t rows, int64_t vectors, int64_t columns, const T* b,
             const T* r, T* y) {

@@ -22,7 +22,8 @@ class LinearOp final : public WeightedOperator<LinearProblem> {
   Problem static_problem(const std::optional<Shape>& x, const Shape& w) const override;
   Shape output(const Shapes& inputs) const override;
   void infer(const ShapeInference& node) const override;
-  // Without Strassen's algorithm, the rounding of a row does not depend on other rows.
+  // Sets whether the kernels may use Strassen's algorithm. Without it, the rounding of a row does not depend on other
+  // rows.
   LinearOp& use_strassen(bool use) {
     strassen_ = use;
     return *this;

@@ -17,7 +17,7 @@ struct LinearProblem {
   bool transposed = false;  // W is [N, K]
   bool strassen = true;     // the kernel may use Strassen's algorithm, which adds rows (strassen.h)
   // Several layers with the same X, without residual: the strides of their W, b and Y in elements. w_step is 0 if the
-  // weights or biases are not contiguous.
+  // layers' weights or biases do not follow each other in memory.
   int64_t layers = 1, w_step = 0, b_step = 0, y_step = 0;
 };
 

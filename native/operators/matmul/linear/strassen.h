@@ -9,11 +9,10 @@
 //
 // The algorithm adds values that X W does not add: values of two rows, two columns, or two halves of a section of K. In
 // such a sum, the larger value rounds away digits of the smaller one. The algorithm is therefore used only if
-// `nearly_equal` is true for the norms of all rows that are added, and of all columns that are added. For the halves of
-// a section, `nearly_equal` compares two sums of products. A product has the norm of a column of X and the norm of a
-// row of W. In the first sum, each half has its own products; in the second sum, the norms of both halves are added
-// before they are multiplied. The norms of X are computed while X is packed, and the norms of W once. With NaN or
-// infinity, `nearly_equal` is false.
+// `nearly_equal` is true for the norms of all rows of X that are added, and of all columns of W that are added. For the
+// halves of a section, `nearly_equal` compares two sums over k: of a b + c d, and of (a + c) (b + d). Here a and c are
+// the squared norms of column k of X in the first and in the second half, b and d those of row k of W. The norms of X
+// are computed while X is packed, and the norms of W once. With NaN or infinity, `nearly_equal` is false.
 #pragma once
 
 #include <algorithm>
@@ -48,18 +47,18 @@ inline bool nearly_equal(float a, float b) {
 
 // --- The seven products -----------------------------------------------------------------------------------
 
-// The index of a quarter in row-major order, and of a second quarter that is added to it times `sign` (-1: none).
+// The index of a quarter in row-major order, and of a second quarter, or -1, that is added to it times `sign`.
 struct Quarters {
   int first, second;
   float sign;
 };
 
-// One of the seven products: a sum of X's quarters, packed by pack_blocks in this order, times a sum of W's quarters.
-// The product is added to quarter y.first of Y and, times y.sign, to quarter y.second. -1: none.
+// One of the seven products: a sum of X's quarters, which pack_blocks packs in the order of kProducts, times a sum of
+// W's quarters. The product is added to quarter y.first of Y and, times y.sign, to quarter y.second.
 struct Product {
   Quarters w, y;
-  int completes;  // the quarter of Y that is complete after this product
-  int prefetches;  // the quarter of W that is prefetched during this product; from 4 on, of the next pair of panels
+  int completes;   // the quarter of Y that is complete after this product, or -1
+  int prefetches;  // the quarter of W that this product prefetches, as an argument of quarter(), or -1
 };
 constexpr std::array<Product, kProductCount> kProducts = {{
     {{0, 3, 1}, {0, 3, 1}, -1, -1},
@@ -109,10 +108,10 @@ inline StrassenTiling strassen_tiling(const LinearProblem& p) {
   return h;
 }
 
-constexpr int64_t kTile = kMaxRows * kPanelWidth;  // elements of a quarter of a result
+constexpr int64_t kTile = kMaxRows * kPanelWidth;  // elements of a quarter of Y
 
 struct StrassenMemory {
-  Word* s;         // [pair][part][slot]
+  Word* s;         // [pair][product][slot]
   float* columns;  // [pair][2 steps], squares of norms
   uint8_t* rows;   // [pair], whether its rows are nearly equal
   float* sums;     // [worker][steps][kPanelWidth], sums of W
@@ -158,9 +157,9 @@ inline void prepare_norms(const LinearProblem& p, Word* panels) {
 
 // --- X's operands -----------------------------------------------------------------------------------------
 
-// Packs the operands s [product][slot] of a pair of blocks of n rows each. `pads_last_row`: the last row of the second
-// block does not exist and is zeros. Writes the squared norms of the columns of both halves to columns [2][steps
-// rounded up]. Returns whether the rows that are added are nearly equal.
+// Packs the operands s [product][slot] of a pair of blocks of n rows each, for one section of K. `pads_last_row`: the
+// last row of the second block does not exist and is replaced by zeros. Writes the squared norms of the columns of both
+// halves to columns [2][steps rounded up to kWidth]. Returns whether the rows that are added are nearly equal.
 template <class T>
 bool pack_blocks(const StrassenTiling& h, const T* x, int64_t x_stride, int64_t n, bool pads_last_row,
                  Word* s, float* columns) {
@@ -305,8 +304,8 @@ class StrassenGemm {
     return reinterpret_cast<const float*>(w_) + begin * kPanelWidth;
   }
 
-  // Computes the rows of y for the pairs of blocks [first, end). Returns false if the values that must be added are not
-  // nearly equal, and does not write y.
+  // Computes the rows of y for the pairs of blocks [first, end). If the values that must be added are not nearly equal,
+  // returns false and does not write y.
   bool multiply_pairs(int64_t first, int64_t end) const {
     const auto workers = static_cast<int64_t>(parallel_.workers());
     const int64_t count = end - first;

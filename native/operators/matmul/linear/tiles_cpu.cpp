@@ -1,5 +1,5 @@
 // Computes X W with AMX tiles. X is rounded to bfloat16 and packed into tiles, block by block. The blocks remain in the
-// second-level cache while they are multiplied by the panels of W. A packed panel of W is a row of tiles.
+// second-level cache while they are multiplied by the panels of W.
 #include "cpu/microkernels/tiles.h"
 #include "cpu/microkernels/workspace.h"
 #include "cpu/parallel_for.h"
@@ -11,11 +11,12 @@ namespace {
 
 static_assert(kWidth == kTileSide && kPanel == kBlockTiles);
 
-// X in blocks of two tiles of rows: [block][16 steps][tile]. The blocks that are packed at a time fit in a cache.
+// X in blocks of two tiles of rows: [block][group of 16 steps][tile]. The blocks that are packed at a time fit in a
+// cache.
 struct Blocks {
   int64_t tiles;        // number of tiles along K
   int64_t slot;         // words of a block
-  int64_t count, most;  // blocks; blocks at a time
+  int64_t count, most;  // number of blocks; maximum number of blocks that are packed at a time
 
   explicit Blocks(const LinearProblem& p)
       : tiles(ceil_div(p.K, kTileSide * Bfloat16Pairs::kDepth)),
@@ -60,7 +61,7 @@ void linear_in_tiles(const LinearProblem& p, const T* x, const Word* w, const T*
            const Word* v = panel_at(w, tiles * kTileSide, panel);
            const Tiles columns = {v, kTileSide * vectors * kTileSide, kTileSide, vectors * kTileSide};
            const int64_t begin = count * part / parts, end = count * (part + 1) / parts;
-           // The blocks share the prefetching of the next panel.
+           // Each block prefetches a part of the next panel: `lines` cache lines for each 16 steps.
            const int64_t lines = ceil_div(kTileSide * vectors, end - begin);
            const auto* next = reinterpret_cast<const char*>(v + tiles * kTileWords * vectors);
            alignas(64) float o[kBlockRows * kPanelWidth];

@@ -19,9 +19,9 @@ struct GemmArgs : Arguments<6, size_with_epilogue(188)> {
   Epilogue epilogue;
 };
 
-// The same in float16 for operands whose rows consist of complete packs (gemm/pipelines/aligned.h). The rows of A have
-// the stride `a_row`, and the rows of B (of B^T for gemm_transposed_*) the stride `b_row`, in elements. The grid has
-// `down` rows of `across` tiles.
+// The same in float16 for operands whose rows consist of complete packs (gemm/pipelines/aligned.h). The rows of A are
+// `a_row` elements apart; the rows of B, or of B^T for gemm_transposed_panels_*, are `b_row` elements apart. The grid
+// has `down` rows of `across` tiles.
 struct GemmAlignedArgs : Arguments<6, size_with_epilogue(188)> {
   In a, b, bias, residual;  // bias and residual may be null
   Out y;

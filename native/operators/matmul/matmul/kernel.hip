@@ -1,13 +1,12 @@
 // Y = act(alpha A B + bias + beta R) for batches of matrices of any shape. This kernel runs if the vendor's
 // library is not available.
 //
-// The kernel needs 2 M N K FLOPs for M K + K N + M N elements, and is compute-bound from about 128 rows on. A step of
-// both operands is loaded 16 bytes at a time for row-major and column-major matrices. If rows are not aligned to 16
-// bytes, it is loaded one element at a time. float16 runs on the matrix units (gemm/pipelines/matrix.h). float32, and
-// float16 on targets without matrix units, run in gemm/pipelines/vector.h, which uses CDNA's matrix units for float32,
-// or the vector unit. Sums are float32. If there are fewer work-groups than the device needs, K is split and
-// gemm/splits.hip adds the partial sums. scripts/gpu_bench.py compares the kernel with cuBLAS. Launch:
-// operators/matmul/matmul/plan.cpp.
+// The kernel needs 2 M N K FLOPs for M K + K N + M N elements, and is compute-bound from about 128 rows on. Row-major
+// and column-major operands are loaded 16 bytes at a time, or one element at a time if their rows or columns are not
+// aligned to 16 bytes. float16 runs on the matrix units (gemm/pipelines/matrix.h). float32, and float16 on targets
+// without matrix units, run in gemm/pipelines/vector.h: float32 on CDNA's matrix units, everything else on the vector
+// unit. Sums are float32. If there are fewer work-groups than the device needs, K is split and gemm/splits.hip adds the
+// partial sums. scripts/gpu_bench.py compares the kernel with cuBLAS. Launch: operators/matmul/matmul/plan.cpp.
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
 #include "gemm/epilogue.h"
@@ -19,8 +18,8 @@
 
 namespace graphopt::hip {
 
-// block_z counts the splits of all matrices of Y. With more than one split, the sums are stored to `partial` without
-// the epilogue.
+// block_z() is the index of a split among the splits of all matrices of Y. With more than one split of a matrix, the
+// sums are stored to `partial` without the epilogue.
 template <class Gemm, class T>
 DEVICE void gemm(const GemmArgs& args) {
   SHARED(lds, typename Gemm::Lds);
@@ -90,7 +89,7 @@ using namespace graphopt::hip;
 #define GEMM_KERNEL(name, type, ...)                                                     \
   KERNEL_OF(gemm_##name##_##type, (gemm<StridedGemm<GemmTile::k##name##_##type>, type>), \
             StridedGemm<GemmTile::k##name##_##type>::kThreads, GemmArgs, a, b, bias, residual, y, partial)
-// panels: B is [K, N] in memory. transposed_panels: B is [N, K].
+// gemm_panels_*: B is [K, N] in memory. gemm_transposed_panels_*: B is [N, K].
 #define GEMM_ALIGNED_KERNELS(name, dense, halo, packed, int8, groups, ...)                                \
   GEMM_ON_##dense(                                                                                        \
       KERNEL_OF(gemm_panels_##name##_f16, (gemm_aligned<GemmTile::kAligned##name, true>),                 \

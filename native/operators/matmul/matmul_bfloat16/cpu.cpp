@@ -1,7 +1,7 @@
 // Computes A B with A and B rounded to bfloat16. Each call packs both operands: B into panels, and A into blocks of
-// rows, which are multiplied by each panel. Several matrices are packed at a time if they fit in the second-level
-// caches. If one matrix does not fit, its B is packed at once and its A in parts. With AMX (cpu/microkernels/tiles.h),
-// blocks consist of tiles.
+// rows, which are multiplied by each panel. Several pairs of matrices A and B are packed at a time if they fit in the
+// second-level caches. If one pair does not fit, all of B is packed first, and A in parts. With AMX
+// (cpu/microkernels/tiles.h), blocks consist of tiles.
 #include <algorithm>
 #include <vector>
 
@@ -17,14 +17,14 @@ namespace {
 struct Plan {
   bool in_tiles;
   int64_t workers;
-  int64_t steps;       // steps along K
-  int64_t block_rows;  // the most rows of a block
-  int64_t blocks;      // blocks of a matrix A
-  int64_t slot;        // words of a block
-  int64_t panels;      // panels of a matrix B
-  int64_t b_words;
-  int64_t matrices;     // matrices at a time
-  int64_t most_blocks;  // blocks of a matrix at a time
+  int64_t steps;        // steps along K
+  int64_t block_rows;   // maximum number of rows of a block
+  int64_t blocks;       // blocks of a matrix A
+  int64_t slot;         // words of a block
+  int64_t panels;       // panels of a matrix B
+  int64_t b_words;      // words of a packed matrix B
+  int64_t matrices;     // maximum number of matrices A, and of matrices B, that are packed at a time
+  int64_t most_blocks;  // maximum number of blocks of a matrix A that are packed at a time
 
   Plan(const MatMulBfloat16Problem& p, int64_t all_workers) {
     in_tiles = with_tiles();
@@ -66,8 +66,8 @@ Matrices matrices_of(const MatMulBfloat16Problem& p, int64_t i, Matrices at) {
   return at;
 }
 
-// Packs columns of contiguous elements, which have a stride of `next` elements. Writes one vector for each step, with a
-// stride of `width` words.
+// Packs at most kWidth columns of b. The elements of a column are contiguous; columns are `next` elements apart. Writes
+// one vector for each step; the vectors are `width` words apart.
 void pack_columns(const float* b, int64_t next, int64_t columns, int64_t K, Word* out, int64_t width) {
   alignas(64) Word packed[kWidth * kWidth];
   for (int64_t k = 0; k < K; k += L * Bfloat16Pairs::kDepth) {
@@ -102,7 +102,7 @@ void pack_panel(const MatMulBfloat16Problem& p, const float* b, int64_t panel, i
   std::fill(to + filled * width, to + steps * width, Word{0});
 }
 
-// The multiplication of packed blocks of a matrix A by its packed B. y: the first row of these blocks.
+// The multiplication of packed blocks of a matrix A by its packed B. y: the first row of Y that they compute.
 struct Work {
   const MatMulBfloat16Problem& p;
   const Plan& plan;

@@ -10,14 +10,14 @@
 
 namespace graphopt {
 
-// A [.., M, K], B [.., K, N], Y [batch.., M, N]. The strides, in elements, include the attributes a_perm and b_perm.
+// A [.., M, K], B [.., K, N], Y [batch.., M, N] after the permutations a_perm and b_perm. All strides are in elements.
 struct MatMulBfloat16Problem {
   int64_t M = 0, K = 0, N = 0;
   Shape batch;
   std::vector<int64_t> a_batch, b_batch;  // strides along the batch axes; 0 for a broadcast axis
   int64_t a_row = 0;                      // stride of the rows of A; the elements of a row are contiguous
-  bool b_transposed = false;              // columns of B are contiguous; otherwise rows are
-  int64_t b_next = 0;                     // stride of the rows of B, or of the columns if transposed
+  bool b_transposed = false;  // the elements of a column of B are contiguous; otherwise those of a row
+  int64_t b_next = 0;         // stride of the rows of B, or of the columns if transposed
   float alpha = 1.0f;
 };
 

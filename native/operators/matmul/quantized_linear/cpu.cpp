@@ -1,7 +1,8 @@
 // Quantizes X to bytes with one scale for the tensor, and multiplies it by W. W is packed as words of four bytes at
 // adjacent indices k. The range of X is computed first. Then X is quantized and packed in blocks of rows, which remain
-// in the second-level cache while they are multiplied by all panels of W. The int32 sums are exact: no instruction in
-// use saturates. Zero points, scales, bias and activation are applied while a result is in the first-level cache.
+// in the second-level cache while they are multiplied by all panels of W. The products are exact, and their int32 sums
+// wrap: no instruction in use saturates. Zero points, scales, bias and activation are applied while a result is in the
+// first-level cache.
 //
 // With x' = x - x_zero and w' = w - w_zero, sum(x' w') = sum(x w) - x_zero sum(w) - w_zero sum(x) + K x_zero w_zero.
 #include <algorithm>
@@ -28,7 +29,7 @@ int64_t padded_columns(const QuantizedLinearProblem& p) { return round_up(p.N, k
 // The packed words of W are followed by the sum of each column.
 int64_t panel_words(const QuantizedLinearProblem& p) { return steps_of(p) * padded_columns(p); }
 
-// Returns the offset that makes bytes of W signed when it is added modulo 256.
+// Returns the number that converts bytes of W to signed bytes when it is added to them modulo 256.
 uint8_t offset_of(const WeightBytes& bytes) { return bytes.is_signed ? 0 : 128; }
 
 // --- Quantization of X
@@ -94,8 +95,8 @@ struct Quantization {
 
 // The packed X: blocks of at most kMaxRows rows. The blocks that are packed at a time fit in a cache.
 struct Blocks {
-  int64_t slot, count, most;  // words of a block; blocks; blocks at a time
-  int64_t ranges;             // work items that compute the range of X
+  int64_t slot, count, most;  // words of a block; number of blocks; maximum number packed at a time
+  int64_t ranges;             // number of work items that compute the range of X
 
   template <class E>
   static Blocks of(const QuantizedLinearProblem& p) {
