@@ -73,9 +73,9 @@ def feeds_of(model: onnx.ModelProto, batch: int = 1, length: int = 128) -> dict[
     """Returns inputs: normal draws, masks of ones, and indices of 0 and 1.
 
     Args:
-        model: the model; a symbolic first dimension is `batch`, another one `length`.
-        batch: see `model`.
-        length: see `model`.
+        model: the model.
+        batch: size of a symbolic first dimension of an input.
+        length: size of any other symbolic dimension.
     """
     rng = np.random.default_rng(0)
     feeds: dict[str, Any] = {}

@@ -129,7 +129,10 @@ class Net:
         bias: bool = False,
         gain: float = 2.0,
     ) -> gs.Variable:
-        """Conv, square kernel, "same" padding unless `pad` is given; `gain` is 2 before a ReLU, else 1."""
+        """Conv with a square kernel, and "same" padding unless `pad` is given.
+
+        The weights have the variance `gain` / (number of products in a sum); `gain` is 2 before a ReLU, else 1.
+        """
         name = self._name("conv")
         channels = self.features(x) // group
         std = math.sqrt(gain / (channels * kernel * kernel))
@@ -156,7 +159,7 @@ class Net:
         return self.set_features(y, out)
 
     def batch_norm(self, x: gs.Variable, gain: float = 1.0) -> gs.Variable:
-        """BatchNormalization; `gain` scales gamma (small for the last one of a residual branch)."""
+        """BatchNormalization; `gain` scales gamma and is small at the end of a residual branch."""
         name = self._name("bn")
         channels = (self.features(x),)
         weights = [
@@ -172,7 +175,7 @@ class Net:
         return self.op("MaxPool", x, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=list(pads))
 
     def group_norm(self, x: gs.Variable, groups: int, size: int, epsilon: float = 1e-5) -> gs.Variable:
-        """GroupNorm (Wu and He, 2018) of X [N, C, size, size], as exporters spell it below opset 21."""
+        """GroupNorm (Wu and He, 2018) of X [N, C, size, size], as exporters write it below opset 21."""
         name = self._name("group_norm")
         channels = self.features(x)
         ones = self.const(np.ones(groups, np.float32), f"{name}.ones")
@@ -272,7 +275,7 @@ class Net:
         return self.set_features(self.op("Gather", table, ids, axis=0), features), table
 
     def padding_bias(self, mask: gs.Variable) -> gs.Variable:
-        """int64 mask [B, S], 1 keeps, to float [B, 1, 1, S] of 0 and the lowest float32."""
+        """Converts a mask int64 [B, S] to float [B, 1, 1, S]: 1 becomes 0, and 0 becomes the lowest float32."""
         wide = self.op("Cast", self.op("Unsqueeze", mask, self.ints(1, 2)), to=onnx.TensorProto.FLOAT)
         dropped = self.op("Sub", self.scalar(1.0), wide)
         return self.op("Mul", dropped, self.scalar(float(np.finfo(np.float32).min)))
@@ -292,7 +295,7 @@ class Net:
         return self.op("Clip", x, self.scalar(0.0), self.scalar(6.0))
 
     def leaky_relu(self, x: gs.Variable, alpha: float) -> gs.Variable:
-        """X < 0 ? alpha x : x."""
+        """Alpha x for negative x, otherwise x."""
         return self.op("LeakyRelu", x, alpha=alpha)
 
     def silu(self, x: gs.Variable) -> gs.Variable:
@@ -309,7 +312,7 @@ class Net:
         return self.op("Mul", self.op("Mul", x, self.op("Add", erf, self.scalar(1.0))), self.scalar(0.5))
 
     def gelu_tanh(self, x: gs.Variable) -> gs.Variable:
-        """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), as GPT-2 exports spell it."""
+        """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), as exports of GPT-2 write it."""
         cubic = self.op("Mul", self.op("Pow", x, self.scalar(3.0)), self.scalar(0.044715))
         inner = self.op("Mul", self.op("Add", x, cubic), self.scalar(math.sqrt(2.0 / math.pi)))
         gate = self.op("Add", self.op("Tanh", inner), self.scalar(1.0))

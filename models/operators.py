@@ -29,12 +29,12 @@ class Case:
     Attributes:
         name: name of the row.
         graph: the graph in ONNX's text form.
-        weights: its constants.
+        weights: the graph's constants.
         feeds: inputs that need particular values; the others are drawn.
-        parts: number of equal operators; times are for one.
+        parts: number of equal operators in the graph; the reported times are for one.
         skip: passes to skip, which lets another pass rewrite the operator.
-        bfloat16: whether to time ours also in bfloat16.
-        contrib: whether the nodes are of com.microsoft; then their definitions are optimized.
+        bfloat16: whether the optimized model is also timed in bfloat16.
+        contrib: whether the nodes belong to com.microsoft; their definitions in standard ONNX are then optimized.
         opset: version of standard ONNX.
     """
 
@@ -125,7 +125,7 @@ def conv_chain(name: str, widths: list[int], H: int, k: int, group: int, activat
 
 
 def inverted_residual() -> Iterator[Case]:
-    """Inverted residual blocks between 1x1 convolutions of ONNX Runtime: channels of X, inside and of Y; size."""
+    """Inverted residual blocks between two 1x1 convolutions: channels of X, inside and of Y; size, kernel, stride."""
     shapes = (
         *(
             (16, 96, 24, 112, 3, 2, 1),
@@ -196,7 +196,7 @@ def conv_transpose() -> Iterator[Case]:
         yield Case(f"{C} to {M}, {'x'.join(map(str, size))}, {k}, stride {s}, groups {group}", graph, weights)
 
 
-# -- products ----------------------------------------------------------------------------------------------------------
+# -- matrix multiplications --------------------------------------------------------------------------------------------
 
 
 def linear() -> Iterator[Case]:
@@ -217,7 +217,7 @@ def linear() -> Iterator[Case]:
 
 
 def matmul() -> Iterator[Case]:
-    """BATCHxMxKxN: products of two activations, in bfloat16; with the suffix T, B is stored as [N, K]."""
+    """BATCHxMxKxN: multiplications of two activations, in bfloat16; with the suffix T, B is stored as [N, K]."""
     shapes = (
         "12x512x64x512T 12x512x512x64 12x128x64x128T 12x128x128x64 12x512x64x1024T 1x512x512x512 1x1024x1024x1024 "
         "8x4096x64x64 256x64x32x64T 256x64x64x32 1x64x256x64 1x16x64x4096 12x32x64x32T 12x64x16x64"
@@ -232,7 +232,7 @@ def matmul() -> Iterator[Case]:
 
 
 def attention() -> Iterator[Case]:
-    """MatMul, Mul, mask, Softmax, MatMul with heads first ("bare"), or with the Transposes of split heads."""
+    """MatMul, Mul, mask, Softmax, MatMul: "bare", or "heads", with Transposes from [B, S, H, D] to [B, H, S, D]."""
     shapes = [(1, 8, 512, 512, D, mask, "bare") for D in (40, 64, 128) for mask in ("none", "add", "bool", "causal")]
     shapes += [(1, 4, 4096, 4096, D, "none", "bare") for D in (40, 64, 128)] + [(64, 3, 49, 49, 32, "bias", "bare")]
     shapes += [(1, 8, 1024, 77, 40, "none", "heads"), (1, 8, 4096, 4096, 40, "none", "heads")]

@@ -1,8 +1,8 @@
-"""Models in files, ready to run on a device: the zoo and exports, optimized, with inputs and the outputs of the CPU.
+"""Optimized models in files, with inputs and with the outputs of the original model on the CPU.
 
-`prepare_each` makes them in parallel for scripts/gpu_soak.py and scripts/gpu_zoo.py, one process per core. The
-ending of a name selects its kind: -small and -whole (the zoo), -torchscript17 and -dynamo20 (published.py), or
--BATCH-foreign (foreign.py).
+`prepare_each` writes them in parallel for scripts/gpu_soak.py and scripts/gpu_zoo.py, with one process per core. The
+ending of a model's name selects its source: -small and -whole (the zoo), -torchscript17 and -dynamo20
+(pytorch/published.py), or -BATCH-foreign (pytorch/foreign.py).
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from models import ZOO, feeds_of
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]
 
-# Largest error over the root mean square of an output. Larger than the rounding error of any of these models: it only
-# shows that the first output is not garbage. scripts/gpu_check.py and scripts/gpu_session.py have the limits of kernels
-# and models.
+# Limits of the largest error of an output, relative to its root mean square. They only detect outputs that are
+# completely wrong. scripts/gpu_check.py and scripts/gpu_session.py have the limits of kernels and models.
 ERROR_LIMIT = {"float32": 1e-3, "float16": 6e-2}
 # Batch and sequence length for the zoo's models.
 SIZES = ((1, 16), (3, 32), (8, 24))
@@ -111,7 +110,7 @@ def _hide_gpus() -> None:
 
 
 def prepare(name: str, exports: Path, folder: Path, target: str) -> str:
-    """Writes a model's optimized forms, its inputs, and their outputs on the CPU, unless the folder has them.
+    """Writes the optimized models in both precisions, inputs, and outputs of the CPU, unless the folder has them.
 
     Returns:
         an error or "".
@@ -159,7 +158,7 @@ class Model:
     files: dict[str, Path]  # by precision
     inputs: list[Feeds]
     outputs: list[list[Array]]  # the exported model's, on the CPU
-    half: list[float]  # error of the model in float16 on the CPU, for each input; nan: not measured
+    half: list[float]  # error of the optimized float16 model on the CPU, for each input; nan: not measured
 
     @classmethod
     def read(cls, name: str, folder: Path) -> Model:
@@ -174,15 +173,16 @@ class Model:
         return cls(name, {p: folder / f"{name}-{p}.onnx" for p in ERROR_LIMIT}, inputs, outputs, half)
 
     def limit(self, precision: str, size: int) -> float:
-        """Returns the largest error on the GPU, relative to the outputs' root mean square.
+        """Returns the limit of the error on the GPU, relative to the outputs' root mean square.
 
-        With random weights some networks magnify the rounding of float16, on the CPU as on the GPU.
+        With random weights, some networks magnify the rounding errors of float16 beyond ERROR_LIMIT. They do so on the
+        CPU too, so the limit is at least four times the error of the CPU.
         """
         return max(ERROR_LIMIT[precision], 4 * self.half[size] if precision == "float16" else 0.0)
 
     @functools.cached_property
     def nothing(self) -> list[list[Array]]:
-        """Contents of the outputs before a run on the device; NaN or 1 remains in unwritten elements."""
+        """Contents of the outputs before a run on the device: NaN or 1, which remains in unwritten elements."""
         return [[np.full_like(y, np.nan if y.dtype.kind == "f" else 1) for y in outputs] for outputs in self.outputs]
 
 
@@ -202,7 +202,7 @@ def prepare_each(
     """
     if not wanted:
         return
-    spawn = multiprocessing.get_context("spawn")  # a forked process cannot use a GPU
+    spawn = multiprocessing.get_context("spawn")  # the caller may use a GPU, and must not be forked then
     processes = max(1, min((os.cpu_count() or 1) - spare, len(wanted)))
     workers = ProcessPoolExecutor(processes, spawn, _hide_gpus)
     try:

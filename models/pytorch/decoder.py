@@ -19,8 +19,8 @@ class Decoder(nn.Module):  # type: ignore[misc]
         layers: see `model`.
         sizes: see `model`.
         cache: [layers, 2, B, key_heads, length, head], the keys and values of each layer, on the module's device.
-        start: the number of tokens in the cache. Attention reads only these and the new tokens, so its length is a
-            constant of a captured graph.
+        start: the number of tokens in the cache. Attention reads only these and the new tokens, so the number of tokens
+            that it reads is a constant of a captured graph.
     """
 
     def __init__(self, model: onnx.ModelProto, layers: int, sizes: Sizes, cache: torch.Tensor, start: int) -> None:

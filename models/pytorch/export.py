@@ -17,7 +17,7 @@ import torch
 from models.pytorch.case import Case
 from models.pytorch.published import enliven
 
-# Batch and length of the inputs: those of the export, and others to test symbolic sizes.
+# Batch and length of the inputs: EXPORTED for the export, OTHER to test symbolic sizes.
 EXPORTED, OTHER = (2, 7), (3, 9)
 
 
@@ -50,7 +50,7 @@ def export(build: Callable[[int, int], Case], exporter: str, file: Path, *, exte
 def write(
     case: Case, exporter: str, file: Path, *, external_data: bool = False, outputs: list[str] | None = None
 ) -> None:
-    """Exports a case without changes."""
+    """Exports a case with the weights that it has."""
     kind, opset = re.fullmatch(r"(torchscript|dynamo)(\d+)", exporter).groups()  # type: ignore[union-attr]
     shared = {"input_names": list(case.inputs), "output_names": outputs, "opset_version": int(opset)}
     inputs = tuple(case.inputs.values())

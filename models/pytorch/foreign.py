@@ -1,8 +1,8 @@
 """Models of full size that this project was not developed with, with random weights, for scripts/gpu_zoo.py.
 
-`MODELS[name](batch)` returns a `Case` with static shapes. Nine models are those of an earlier measurement. The other 16
-follow a rule, with the lists of torchvision 0.28, timm 1.0.31 and transformers 5.24; a family is a module of the
-package, and a family above is skipped:
+`MODELS[name](batch)` returns a `Case` with static shapes. The nine models of `NINE` follow no rule. The other 16 were
+chosen by a rule from the lists of torchvision 0.28, timm 1.0.31 and transformers 5.24. A family is a module of the
+package; the families of `NINE` are skipped.
 
 - torchvision: the first model of each of the first five families in alphabetical order.
 - timm: the first family of each initial letter from b to g, and its model with the fewest parameters.
@@ -50,7 +50,8 @@ OTHERS: dict[str, tuple[str, Mapping[str, Any], tuple[int, ...], str, str]] = {
 
 
 def of_torchvision(name: str, size: int, batch: int) -> Case:
-    fixed = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}  # their own takes a minute
+    # The initialization of these two models takes a minute.
+    fixed = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
     return image_case(getattr(torchvision.models, name)(weights=None, **fixed), batch, size, size)
 
 
@@ -90,7 +91,7 @@ MADE: dict[str, Builder] = {
 
 
 def foreign(name: str, batch: int) -> Case:
-    """Returns a model with weights that depend only on its name; none of them is 0 or 1, which would be folded."""
+    """Returns a model whose weights depend only on its name. None of them is 0 or 1, which passes would fold."""
     torch.manual_seed(0)
     case = MADE[name](batch)
     case.axes = {}
@@ -98,5 +99,5 @@ def foreign(name: str, batch: int) -> Case:
     return case
 
 
-# The nine models first.
+# The models of NINE come first.
 MODELS: dict[str, Builder] = {name: partial(foreign, name) for name in dict.fromkeys((*NINE, *MADE))}

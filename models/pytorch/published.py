@@ -160,7 +160,7 @@ def distilbert_base(batch: int, length: int) -> Case:
 
 
 def decoder_with_past(module: nn.Module, heads: int, batch: int, length: int) -> Case:
-    """One generation step of two layers with heads of 8: one new token, `length` cached ones, caches in and out."""
+    """One generation step of two layers: one new token and `length` cached ones; caches [B, heads, length, 8]."""
 
     def call(self: Any, input_ids: Any, attention_mask: Any, *past: Any) -> Any:
         cache = transformers.DynamicCache(ddp_cache_data=[past[:2], past[2:]])
@@ -190,7 +190,7 @@ def qwen3_with_past(batch: int, length: int) -> Case:
 
 
 def cached_decoder(module: nn.Module, layers: int, encoded: torch.Tensor, batch: int, length: int) -> Case:
-    """One step of an encoder-decoder model with 4 heads of 8: self-attention and cross-attention caches."""
+    """One step of an encoder-decoder model with self-attention and cross-attention caches: 4 heads of 8 elements."""
 
     def call(self: Any, decoder_input_ids: Any, encoder_hidden: Any, *past: Any) -> Any:
         own, cross = (
@@ -292,7 +292,7 @@ def encodec_decoder(batch: int, length: int) -> Case:
 
 @model
 def istft_vocoder(batch: int, length: int) -> Case:
-    """The head of Vocos: magnitude and phase by convolutions, frames added by a transposed convolution."""
+    """A small Vocos: a ConvNeXt block computes magnitude and phase; a transposed convolution overlaps the frames."""
     size = 16
     k, n = torch.arange(size // 2 + 1)[:, None], torch.arange(size)[None]
     angle, window = 2 * math.pi * k * n / size, torch.hann_window(size)
@@ -381,7 +381,7 @@ IMAGES: dict[str, tuple[str, Mapping[str, Any], str, tuple[int, int] | None]] = 
         (64, 96),
     ),
 }
-STEPS = {"convnext": 32, "segformer": 64, "swin2sr": 16}  # steps of heights and widths
+STEPS = {"convnext": 32, "segformer": 64, "swin2sr": 16}  # heights and widths are multiples of these numbers
 # name -> function, height, width, its arguments
 TORCHVISION: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "efficientnet": ("efficientnet_b0", 64, 96, {"num_classes": 10}),
@@ -409,7 +409,7 @@ def of_images(name: str, batch: int, length: int) -> Case:
 def of_torchvision(
     published: str, height: int, width: int, arguments: Mapping[str, Any], batch: int, length: int
 ) -> Case:
-    """Returns a torchvision model. Small ones have symbolic heights and widths, which grow with the length."""
+    """Returns a torchvision model. With `arguments`, height and width are symbols, and larger for lengths from 9 on."""
     grown = 32 if arguments and length >= 9 else 0
     module = getattr(torchvision.models, published)(weights=None, **arguments)
     return image_case(module, batch, height + grown, width + grown, dynamic=bool(arguments))
@@ -519,7 +519,7 @@ def crnn(batch: int, length: int) -> Case:
 
 @model
 def ocr_detector(batch: int, length: int) -> Case:
-    """DB: a feature pyramid scaled to one size, transposed convolutions, a probability map."""
+    """Differentiable Binarization: a feature pyramid scaled to one size, a transposed convolution, probabilities."""
 
     def call(self: Any, image: torch.Tensor) -> Any:
         maps, x = [], image

@@ -9,8 +9,8 @@
 namespace graphopt::gpu {
 namespace {
 
-constexpr int64_t kMinDepth =
-    128;  // smallest depth of a split: a multiple of a pack and of all depths of steps
+// The smallest depth of a split: a multiple of a pack and of all depths of steps.
+constexpr int64_t kMinDepth = 128;
 
 // Returns the number of splits of K: the largest with which each compute unit has at most one work-group.
 int64_t choose_splits(int64_t groups, int64_t K, const DeviceFacts& device) {
