@@ -38,9 +38,8 @@ enum class IntegerOutput : int32_t { kInt32, kFloat, kInt8, kUint8 };
 // operand (float scale, float shift, int32_t offset, int32_t zero point). An array has an element for each column and
 // is padded to a multiple of kIntegerPack columns.
 struct IntegerColumnsHeader {
-  uint32_t outside[4];  // 16 elements of A that are equal to its zero point
-  float y_scale,
-      y_zero;  // scale and zero point of Y; the scale is only used with an activation other than Relu
+  uint32_t outside[4];    // 16 elements of A that are equal to its zero point
+  float y_scale, y_zero;  // of Y; the scale is only used with an activation other than Relu
   int32_t unused[2];
 };
 constexpr int kIntegerPack = 8;

@@ -75,9 +75,8 @@ DEVICE float to_float(Int8 x) { return static_cast<float>(x.bits); }
 // float8e4m3fn of ONNX: a sign, 4 bits of exponent with a bias of 7, 3 bits of mantissa, no infinities.
 struct Float8 {
   static constexpr uint32_t kNan = 0x7f, kMaxFinite = 0x7e, kSign = 0x80;
-  static constexpr int kShift = 20;  // mantissa bits that a float has more than a Float8
-  static constexpr uint32_t kBias = (127 - 7)
-                                    << 3;  // difference of the exponent biases of a float and a Float8
+  static constexpr int kShift = 20;                  // number of mantissa bits: a float's minus a Float8's
+  static constexpr uint32_t kBias = (127 - 7) << 3;  // exponent bias: a float's minus a Float8's
   uint8_t bits;
 
   // Rounds to the nearest value, ties to even. Magnitudes above 448 become 448, NaN remains NaN.

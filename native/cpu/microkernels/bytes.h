@@ -83,8 +83,7 @@ inline ByteVec low_bytes(const IntVec (&v)[kPlanes]) {
 inline Bytes low_bytes(IntVec v) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
   // Without AVX-512, GCC compiles the conversion below to code for single elements.
-  const __m256i low =
-      _mm256_set1_epi32(0x0c080400);  // indices of the low bytes of the words of a 128-bit lane
+  const __m256i low = _mm256_set1_epi32(0x0c080400);  // indices of the low bytes in a 128-bit lane
   const __m256i words = _mm256_shuffle_epi8((__m256i)v, low);
   const __m128i both = _mm_unpacklo_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   return (Bytes)_mm_cvtsi128_si64(both);

@@ -40,8 +40,10 @@ struct HaloTileGemm : Base {
   const uint32_t* inside;
   static constexpr bool kTapsInRegisters = kTilesM * Base::kTilesN <= 12;
   uint32_t taps_in_registers[kTapsInRegisters ? kTilesM : 1];
-  int at[kTilesM] = {};               // the row that each line reads at this tap, as an offset in elements
-  int tap, column, shift, block = 0;  // of the next step
+  int at[kTilesM] = {};  // the row that each line reads at this tap, as an offset in elements
+  // Of the next step: the tap, its column, the distance of its rows from those of tap 0, and the first row of the
+  // block.
+  int tap, column, shift, block = 0;
 
   DEVICE HaloTileGemm(const ConvHaloArgs& of, const half_t* rows, uint32_t* lines, int first_m, int first_tap)
       : args(of), pixels(rows), inside(lines), tap(first_tap) {

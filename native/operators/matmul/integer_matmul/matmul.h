@@ -93,10 +93,9 @@ class IntegerMatMul : public gpu::DeviceKernel {
   float alpha_;
   bool transpose_a_, transpose_b_;
   Activation act_;
-  std::shared_ptr<void> lines_,
-      columns_;                // of constant inputs; lines_: packed lines of B, then the sums of its lines
-  int64_t sums_at_ = 0;        // offset of the sums in lines_
-  bool is_asymmetric_ = true;  // Right::is_asymmetric for lines_
+  std::shared_ptr<void> lines_, columns_;  // of constant inputs; lines_: packed lines of B, then B's sums
+  int64_t sums_at_ = 0;                    // offset of the sums in lines_
+  bool is_asymmetric_ = true;              // Right::is_asymmetric for lines_
 };
 
 }  // namespace graphopt::integer_matmul
