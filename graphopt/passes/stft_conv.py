@@ -9,8 +9,8 @@ Why it is legal: both sides are the same sums; the Conv multiplies by the consta
 Conditions: the step, the window and the frame's length are constants; the signal is real and float32.
 
 Where it is faster: for lengths of at most 1200 that are not powers of two, which ONNX Runtime computes by Bluestein's
-algorithm, with three transforms of at least twice the length; for powers of two up to 512, unless there are few frames
-(docs/measurements/forms_cpu.md). On GPUs with our kernels, the provider runs STFT itself.
+algorithm, with three transforms of at least twice the length; for powers of two up to 512, unless there are fewer than
+eight frames (docs/measurements/forms_cpu.md). On GPUs with our kernels, the provider runs STFT itself.
 """
 
 from __future__ import annotations
