@@ -10,7 +10,8 @@ each slot. Nothing is run.
 Headers come from /usr/include (Debian's libamdhip64-dev), with --pypi from the wheel of triton (HIP and CUDA's driver;
 280 MB, kept in build/headers), and from each FOLDER: an include folder of ROCm, CUDA, cuDNN or ONNX Runtime.
 Declarations are found by name anywhere in native/. Each function that is looked up in a library must belong to an
-interface of tests/native/abi_names.py, and so must each constant of an interface's struct in the same file.
+interface of tests/native/abi_names.py. In a file with such look-ups, each constant of an interface's struct must be in
+the interface's table.
 
 Prints the compared declarations for each interface and folder. The exit code is 1 if a declaration disagrees or belongs
 to no interface.
@@ -170,7 +171,7 @@ def compare(interface: Interface, folder: Path, others: Iterable[Path], files: M
 
     def number(match: re.Match[str], struct: str) -> str:
         meaning, _, newer = interface.structs.get(struct, {}).get(match[1], "").partition(" unless ")
-        # A struct or an enumerator that this header's version does not have.
+        # The version of this header lacks the struct or the enumerator.
         if (
             not meaning
             or (newer and newer in declared)
@@ -328,7 +329,7 @@ def main() -> None:
     done: list[Compared] = []
     for interface in INTERFACES:
         found = [folder for folder in folders if (folder / interface.header).is_file()]
-        # A library's header may include HIP's or CUDA's from another folder: the last named folder that has it.
+        # A library's header may include HIP's or CUDA's headers. The last named folder that has them is used.
         done += [compare(interface, folder, [f for f in reversed(folders) if f != folder], files) for folder in found]
         if not found:
             print(f"{interface.name}: not compared: no folder has {interface.header}")

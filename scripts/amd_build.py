@@ -12,8 +12,8 @@ Triton's kernels in the same way.
 Without ARCH, uses the architectures that the table (native/device/architectures.h) marks as checked. Occupancy is
 in waves on a SIMD, from the table's facts, for work-groups of the kernel's maximum size.
 
-Fails if a kernel has spills, scratch or flat instructions, if a GEMM or attention kernel has no 128-bit loads, if it
-has no matrix instructions although the architecture has them for its type, or if a simulated bound is below its floor.
+Fails if a kernel has spills, scratch or flat instructions, or if a simulated bound is below its floor. A GEMM or
+attention kernel must also have 128-bit loads, and matrix instructions if the architecture has them for its type.
 """
 
 from __future__ import annotations

@@ -7,10 +7,12 @@ OUT/manifest.json contains the cases. OUT/<arch>/*.co are the code objects (the 
 OUT/<case>/*.npy the buffers. A case is a list of launches with their arguments, for an emulator of the instruction set
 or a bare HIP module loader. Fails if a kernel in a code object has fewer than eight cases on an architecture.
 
-Each case has `buffers` by name (`file`: initial contents; `fill` nan: NaN, or bytes of 0xff if there is no dtype),
-`launches` in order (a kernel is in the case's `code_object`, or in the one that its launch names), `expect`: for each
-output the file with the float64 reference rounded to its dtype, and `tol`: max |got - expected| <= tol RMS(expected),
-with NaN and infinities at the same positions.
+Members of a case:
+
+    buffers   by name; `file` has the initial contents; `fill` nan means NaN, or bytes of 0xff without a dtype
+    launches  in order; a kernel is in the case's `code_object`, unless its launch names another one
+    expect    for each output: `file` has the float64 reference, rounded to the output's dtype; the output must satisfy
+              max |got - expected| <= tol RMS(expected), with NaN and infinities at the same positions
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts.amd_build import describe, is_cdna, loop_of, occupancy, read_kernels, simulate
 
-# By `is_cdna`: M, N, K of a tile and its waves; head size, rows, keys and waves of attention.
+# For CDNA (True) and RDNA (False). GEMM: M, N and K of a tile, waves. Attention: head size, rows, keys, waves.
 GEMM_TILES = {
     True: [(128, 128, 32, 4), (128, 128, 64, 4), (256, 128, 64, 8), (256, 256, 32, 8), (256, 256, 64, 8)],
     False: [(128, 128, 32, 4), (128, 128, 32, 8), (128, 256, 32, 8), (128, 128, 64, 8)],

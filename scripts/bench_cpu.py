@@ -8,15 +8,15 @@
 The runtimes are those of .venv and .venv-ort; scripts/setup makes missing ones. The compared sides are the original,
 ours in float32, ours in bfloat16 and, if the package openvino is installed, the original in OpenVINO, in float32 and in
 its default precision (bfloat16 if the machine has it). They run interleaved in one process with the same number of
-threads; ours and the original use ORT_ENABLE_ALL. With one thread the process's CPU time is measured, which equals wall
-time on an idle machine and ignores other load on a busy one. With several threads wall time is measured.
+threads; ours and the original use ORT_ENABLE_ALL. If a side has one thread in all, the process's CPU time is measured,
+which equals wall time on an idle machine and ignores other load on a busy one. Otherwise wall time is measured.
 
 The table gives the median of the original, the speedups of the other sides, the largest spread (interquartile range
 over median), and the peak resident memory of a separate process that loads the model and runs it twice.
 
-The floors of the rows are for a processor that gains by bfloat16 (`bfloat16_gain`), such as one with AVX512-BF16; on
-other processors ours in float32 must not be slower than the original. A file made for another target has no bfloat16
-and may take 1.1 times as long as its original.
+The floors (minimum speedups) of the rows are for a processor that gains by bfloat16 (`bfloat16_gain`), such as one with
+AVX512-BF16. On other processors ours in float32 must not be slower than the original. A file made for another target
+has no bfloat16 and may take 1.1 times as long as its original.
 
 With several threads each side begins when all threads of the process sleep, because the threads of another side spin
 for a while after their run. The first runs of a side do not count. The median of its runs within a fixed time is one
@@ -24,14 +24,14 @@ measurement. If there are as many threads as processors, each thread is pinned t
 Measurements with a spread above 10 % are repeated, up to three times in all; the table has the measurement with the
 smallest spread.
 
---sessions 2 runs two sessions of a side at the same time, each with its own --threads threads. If there are as many
-processors as threads of both, each session has its own half of the cores. A measurement is the mean of the sessions.
-OpenVINO is left out, because it chooses its processors itself.
+--sessions 2 runs two sessions of a side at the same time, each with its own --threads threads. If the threads of both
+are as many as the processors, each session has its own half of the cores. A measurement is the mean time of the
+sessions. OpenVINO is left out, because it chooses its processors itself.
 
 --roof profiles ours in float32 with one thread and takes the shortest time of each node. A node's bound is the longer
 of two times: its multiply-adds at the rate of FMA instructions, and its bytes at the rate of the cache level that holds
-them. Both rates are measured (scripts/rates.cpp). Its share is the bound over its time. The last row weights shares by
-multiply-adds.
+them. Both rates are measured (scripts/rates.cpp). A node's share is its bound over its time. The last row weights
+shares by multiply-adds.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _siblings(processor: int) -> str:
 
 
 def _processors(threads: int, sessions: int) -> list[list[int]]:
-    """Returns the processors of each session if the process has as many as threads in all; otherwise none of them."""
+    """Returns the processors of each session; empty lists unless the process has one processor for each thread."""
     usable = sorted(os.sched_getaffinity(0), key=lambda processor: (_siblings(processor), processor))
     if len(usable) != threads * sessions:
         return [[]] * sessions

@@ -5,7 +5,7 @@
     .venv/bin/python scripts/bench_scale.py --against main --nodes 10000        # this tree and a commit in turns
 
 Each cell, `seconds of CPU / peak MB`, is measured in a separate process that reads a file, optimizes it and writes a
-file; imports are not counted. The other tools are installed into temporary environments; hence CI does not run this.
+file; imports are not counted. --peers installs the other tools into temporary environments.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def measure(tool: str, python: Path, model: Path, out: Path, seconds: int) -> st
 
 
 def turn_by_turn(trees: list[Path], model: Path) -> list[list[float]]:
-    """Returns CPU seconds for each tree and turn but the first. The processes of the trees run by turns."""
+    """Returns CPU seconds for each tree and turn but the first. Each tree has a process; the processes run in turns."""
     command = [sys.executable, "-c", TURN, str(model), str(model.with_suffix(".out.onnx"))]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     processes = [

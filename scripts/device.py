@@ -34,5 +34,5 @@ def statistics_of(function: str, library: Path | None = None) -> dict[str, Any]:
 
 
 def bound(session: Any, feeds: Mapping[str, Any], like: Sequence[Any]) -> Any:
-    """Returns a binding with inputs, and outputs like these, in the memory of the session's device."""
+    """Returns a binding in the session's device memory: the inputs, and outputs with the shapes and types of `like`."""
     return bind(session, feeds, like, memory_of(session))

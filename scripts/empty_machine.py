@@ -4,8 +4,8 @@
     .venv/bin/python scripts/empty_machine.py release/graphopt-*.whl --docker examples/docker/Dockerfile.cpu
 
 A new virtual environment with nothing else on the PATH (no compiler, no shell) gets the wheel and MLServer; only the
-tests' client comes from this repository (tests/serving/client_of_two_workers.py). It kills one of two workers. The
-model is NudeNet, a trained YOLOv8 from a PyPI wheel, at 64x64.
+tests' client comes from this repository (tests/serving/client_of_two_workers.py). The client kills one of two workers.
+The model is NudeNet, a trained YOLOv8 from a PyPI wheel, at 64x64.
 
 With --docker it runs the steps of a Dockerfile instead, with only Python, sh and ls on the PATH, then the commands of
 examples/docker/README.md that need no GPU. Steps of the image's package manager are skipped.
@@ -96,7 +96,7 @@ def run_dockerfile(dockerfile: Path, wheel: Path, root: Path) -> None:
 def serve(wheel: Path, root: Path) -> None:
     """Installs, optimizes, serves and queries in a virtual environment."""
     python = root / "venv" / "bin" / "python"
-    # Without the tools of this environment and without a compiler, which a wheel does not need.
+    # The PATH has neither this environment's tools nor a compiler: a wheel needs none.
     machine = Machine(root, python.parent)
     shutil.copy(pypi.fetch("nudenet"), root / "original.onnx")
     (root / "tests" / "serving").mkdir(parents=True)

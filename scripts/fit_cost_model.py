@@ -63,9 +63,9 @@ def read(path: Path) -> list[Row]:
 def fit(rows: list[Row]) -> dict[str, float]:
     """Fits the constants of targets_cpu to the rows by the relative error of each time.
 
-    A time is a sum of terms, each divided by a rate, so it is linear in the reciprocal rates. A term that the rows do
-    not determine is 0. The direct convolution gives the rates. F(4x4) gives its transform and the overhead of its
-    GEMMs, from the rows for which the model chooses it.
+    A time is a sum of terms, each divided by a rate, so it is linear in the reciprocal rates. The coefficient of a term
+    that the rows do not determine is 0. The times of the direct convolution give the rates. The times of F(4x4), in the
+    rows for which the model chooses it, give the cost of its transform and the overhead of its GEMMs.
     """
     rows = [row for row in rows if row.C >= 16]
     direct = [(18 * r.C * -(-r.M // 8) * 8 * r.H**2, 36 * r.C * r.M, 4 * (r.C + r.M) * r.H**2) for r in rows]
@@ -87,7 +87,7 @@ def fit(rows: list[Row]) -> dict[str, float]:
 
 
 def _nonnegative(terms: Sequence[tuple[float, float, float]], times: Sequence[float]) -> list[float]:
-    """Returns coefficients >= 0 that minimize the relative error of the sums, by the best subset of the terms."""
+    """Returns coefficients >= 0 that minimize the relative error of the sums. Tries every subset of the terms."""
     matrix = np.array(terms) / np.array(times)[:, None]
     best, least = [0.0] * 3, np.inf
     for used in ([0, 1, 2], [0, 1], [0, 2], [1, 2], [0], [1], [2]):

@@ -46,6 +46,7 @@ from tests.hip.group_query_attention_cases import Setting
 from tests.hip.harness import Plan, int64s
 from tests.hip.integer_gemm_cases import Numbers
 
+# Images, channels, height (equal to the width), filters of 3x3
 CONVOLUTIONS = (
     (1, 64, 56, 64), (1, 128, 28, 128), (1, 256, 14, 256), (1, 512, 7, 512), (32, 64, 56, 64), (32, 128, 28, 128),
     (32, 256, 14, 256), (32, 512, 7, 512), (1, 64, 224, 64), (16, 64, 224, 64), (1, 320, 64, 320),
@@ -153,7 +154,7 @@ class Row:
         moved: bytes that must be read and written, for the fraction of the copy's rate; 0 shows none.
         flops: floating-point operations, for a rate; 0 shows none.
         timer: returns the milliseconds of our work.
-        peer_timer: returns those of PyTorch's.
+        peer_timer: returns the milliseconds of PyTorch's work.
         cold: whether the ratio to the first peer is also shown with a flushed L2.
         with_tile: returns our work with a given tile, for `--tiles`.
         tiles: the tiles that `--tiles` times.
@@ -548,7 +549,7 @@ def packed_gemms(r: Runner, bits: int, *rows: int) -> Iterator[Row]:
 
 
 def grouped_query(r: Runner, tokens: int, keys: int, held: int) -> tuple[Plan, Work, tuple[torch.Tensor, ...]]:
-    """Returns GroupQueryAttention with a cache of `held` tokens that holds `keys` with the new ones.
+    """Returns GroupQueryAttention with a cache for `held` tokens, which contains `keys` tokens with the new ones.
 
     Returns:
         The plan of the attention; the work, which also appends to the cache; Q, K and V for PyTorch.

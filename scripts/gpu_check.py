@@ -1,8 +1,8 @@
 """Checks every GPU kernel on an NVIDIA GPU against float64: the cases of tests/hip and larger shapes.
 
 Builds the kernels with nvcc first. Names on the command line select cases. With --sanitize it runs itself under
-compute-sanitizer (memcheck, racecheck), without the larger shapes unless names are given without --few, in as many
-processes as there are cores. Each process runs a part of the cases (--part I/N: every Nth one from the Ith on).
+compute-sanitizer (memcheck, racecheck), in as many processes as there are cores. Without names this implies --few,
+which skips the larger shapes. Each process runs a part of the cases (--part I/N: every Nth one from the Ith on).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def run(case: Case, harness: Harness, device: Device) -> list[np.ndarray]:
 def sanitize(tool: str, arguments: Sequence[str]) -> bool:
     """Returns whether a tool of compute-sanitizer finds no errors in any part of the cases."""
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    # The loader searches each module for a kernel, so an API call that does not find the kernel is not an error.
+    # By default memcheck also reports API calls that return an error status, which callers may handle.
     options = ["--report-api-errors", "no"] if tool == "memcheck" else []
     command = [sanitizer, "--tool", tool, *options, "--error-exitcode", "9", sys.executable, __file__, *arguments]
     parts = os.cpu_count() or 1

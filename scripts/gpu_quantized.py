@@ -7,10 +7,16 @@ them statically in QDQ format: uint8 activations, int8 weights with a scale for 
 normal draws. The files are kept in FOLDER, because calibration takes a minute of CPU time; `--prepare` only writes the
 files, without a GPU.
 
-Columns: `steps`, the largest difference from ONNX Runtime's CPU provider, in steps of the output's scale; `different`,
-the fraction of different outputs; `on CPU`, the nodes on the CPU; `copies`, Memcpy nodes; `groups`, operators that run
-as one int8 kernel with their DequantizeLinear and QuantizeLinear nodes; `launches` of a captured run; medians of
-interleaved runs with inputs and outputs on the device; `ratio`, the int8 time over the float16 time.
+Columns:
+
+    steps      the largest difference from ONNX Runtime's CPU provider, in steps of the output's scale
+    different  the fraction of outputs that differ by more than half a step
+    on CPU     the number of nodes on the CPU
+    copies     the number of Memcpy nodes
+    groups     operators that run as one int8 kernel with their DequantizeLinear and QuantizeLinear nodes
+    launches   kernels and copies of a captured run
+    ms         medians of interleaved runs with inputs and outputs on the device
+    ratio      the int8 time over the float16 time
 
 `--trace COUNT` also prints the slowest kernels of a captured run, in int8 and in float16.
 Fails if a row has nodes on the CPU or copies, differs by more than STEPS, or is slower than float16.

@@ -1,10 +1,10 @@
 """Runs whole models on an NVIDIA GPU with ONNX Runtime and the provider, against the fastest variant of PyTorch.
 
-A row is a model at a batch size in float32 or float16: outputs against the float32 CPU provider on the exported model,
-the nodes on the CPU, copies between the CPU and the device (Memcpy nodes), the events of its regions, and medians of
-interleaved runs with inputs and outputs on the device: ours, PyTorch eager, eager captured in a CUDA graph, and
-torch.compile(mode="reduce-overhead"), all in one process. PyTorch's convolutional models in float16 are channels last.
-Builds the library with nvcc first.
+A row is a model at a batch size in float32 or float16. It has the error of the outputs against the exported model on
+the CPU provider in float32, the nodes on the CPU, the copies between the CPU and the device (Memcpy nodes), and the
+events of the model's regions. It also has medians of interleaved runs in one process, with inputs and outputs on the
+device: ours, PyTorch eager, eager captured in a CUDA graph, and torch.compile(mode="reduce-overhead"). PyTorch's
+convolutional models in float16 are channels last. Builds the library with nvcc first.
 
 With `--json` rows are added to the file one by one, and rows that it already has are not measured again: a table may
 combine several runs on the same kind of device. Prints the table of the file at the end. Fails if a row has nodes on
@@ -21,9 +21,9 @@ PyTorch's captured graph with float16 weights.
 the host time for each node of a long chain. `--kernels` adds the kernels with the most device time in a captured run,
 ours and those of PyTorch's captured graph.
 `--sizes COUNT`: runs a detector with dynamic height and width on this many different random image sizes, and compares
-the first run of a size with the second, with a memory limit that evicts plans, and with one that fits all kept plans.
-Fails if the ratio with the larger limit is above SIZES_RATIO, if a session held more device memory than its limit, or
-if the memory of the driver and the vendor's libraries grew by more than MOST_GROWTH.
+the first run of a size with the second. It does this twice: with a memory limit that evicts plans, and with a larger
+limit that all kept plans fit in. Fails if the ratio with the larger limit is above SIZES_RATIO, if a session held more
+device memory than its limit, or if the memory of the driver and the vendor's libraries grew by more than MOST_GROWTH.
 GRAPHOPT_BUILT names the folder of another build of the library.
 """
 
@@ -462,7 +462,8 @@ def trace(rows: list[tuple[str, int, str]], library: Path, most_kernels: int) ->
 def sizes_of_images(count: int) -> list[tuple[int, int]]:
     """Returns different heights and widths for the detector: multiples of 32, with at most 1,572,864 pixels.
 
-    The largest need about 120 MiB between their nodes, and 29 MiB of weights: 256 MiB fit one such size, but not two.
+    The largest sizes need about 120 MiB for intermediate tensors, and all share 29 MiB of weights. A limit of 256 MiB
+    therefore fits one such size, but not two.
 
     Raises:
         ValueError: there are fewer sizes than `count`.

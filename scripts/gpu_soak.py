@@ -8,8 +8,9 @@ with random weights and symbolic sizes, in float32 and float16. `--models` selec
 models/prepared.py, for example swin_t-8-foreign. They are first exported and optimized, one process per core;
 `--folder` keeps the exports for the next call. `--seconds` counts after that:
 
-1. Three rounds, on one thread: every model is created, run, and destroyed, every other one in float16. The device's
-   memory after the third is compared with that after the second. Rounds have at most half of the time.
+1. Three rounds, on one thread: a session of every model is created, run and destroyed, in float32 and float16 by turns.
+   The device's memory after the third round is compared with that after the second. The rounds have at most half of the
+   time.
 2. Threads create, run and destroy sessions at random: with and without a memory limit (enough for the largest input),
    inputs in host memory and on the device, several sizes, two sessions of one model at once, one session on two
    threads, a session destroyed by another thread. PyTorch computes and captures CUDA graphs on the same threads.

@@ -126,7 +126,7 @@ def build(case: Case, dtype: str) -> tuple[Any, list[Any]]:
 
 @contextmanager
 def gpu(folder: Path, alone: bool) -> Iterator[None]:
-    """Waits until this process may use the GPU: alone, or together with others that are not alone.
+    """Waits until this process may use the GPU: either alone, or together with processes that do not need to be alone.
 
     The files in the folder are locks, which the system releases if a process crashes.
     """
@@ -191,7 +191,7 @@ def measure_rows(rows: Sequence[ForeignRow], folder: Path, library: Path, json: 
             works = set_up(row, models[row.batch], cases[row.batch], library, missing)
         with gpu(folder, alone=True):
             times = milliseconds(works)
-            works.clear()  # to free device memory waits for the work of all processes
+            works.clear()  # here, because freeing device memory waits for the work of all processes
             torch._dynamo.reset()
             torch.cuda.empty_cache()
         row.ours = times.pop("ours")

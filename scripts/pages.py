@@ -71,7 +71,7 @@ def with_optional_words(names: Sequence[str]) -> list[str]:
 
 
 def operators() -> list[str]:
-    """Returns one row for each oldest opset, with its names; names with any activation are combined into NAME[act]."""
+    """Returns one row for each oldest opset, with its operators. NAME[act] stands for NAME with any activation."""
     acts_of: dict[tuple[str, str], list[str]] = {}
     for spec in OPS.values():
         name = spec.name.removesuffix("Bf16")

@@ -85,10 +85,10 @@ class Task:
     """A unit of work for one process.
 
     Attributes:
-        what: "sites" of faults, "faults" or "equivalent".
+        what: "sites" lists the places for faults, "faults" plants and judges faults, "equivalent" judges pairs.
         subject: name of the subject.
         base: the file to plant faults into.
-        rows: (kind, site); for equivalent pairs ("", seed).
+        rows: (kind, site) of each fault; for equivalent pairs ("", seed).
         only: kinds, or equivalent changes, with this in their name.
     """
 

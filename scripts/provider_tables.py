@@ -5,8 +5,8 @@ python scripts/provider_tables.py MIGRAPHX HIP_EP ONNXRUNTIME
 The arguments are checkouts of github.com/ROCm/AMDMIGraphX, github.com/ROCm/hip-ep and github.com/ROCm/onnxruntime.
 
 Only facts are taken: names of operators, their listed types, and limits. For MIGraphX they come from the table of
-docs/dev/onnx_operators.rst. If the table lacks an operator or marks it as unsupported, the names that the parsers
-register count. ONNX Runtime's MIGraphX provider accepts fewer names and types; these are taken from its source. For
+docs/dev/onnx_operators.rst. An operator that the table lacks or marks as unsupported counts as supported if a parser
+registers its name. ONNX Runtime's MIGraphX provider accepts fewer names and types; these are taken from its source. For
 hip-ep the facts come from its list and from the patterns that its conversions register; their limits were read by hand.
 """
 
@@ -32,7 +32,8 @@ PROVIDER_SOURCE = (
     "onnxruntime/core/providers/migraphx/migraphx_execution_provider.cc",
 )
 TYPES = {"FP8": "float8e4m3fnuz", "FP16": "float16", "FP32": "float", "FP64": "double", "BFLOAT16": "bfloat16"}
-# The forms of an operator that hip-ep's conversions accept or implement, if not all of ONNX's, at this commit.
+# The commit of hip-ep in which the following limits were read: for operators with forms that its conversions refuse or
+# ignore, the forms that they accept and implement.
 HIP_EP_READ_AT = "6f3347267aa7bb3a3373485df2e42ebe2d306640"
 _HEADS = "known numbers of heads and a known size of the cos cache"
 _POOLED = "1 to 3 spatial dimensions; auto_pad SAME with known sizes"

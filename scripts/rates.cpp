@@ -29,7 +29,7 @@ double seconds(Work work) {
   return least;
 }
 
-// Makes the compiler compute the sums.
+// Keeps the compiler from removing the computation of the sums.
 void keep(const Vec (&sums)[kSums]) { asm volatile("" : : "m"(sums)); }
 
 double multiply_adds_per_second() {

@@ -120,7 +120,7 @@ def on_a_terminal(arguments: list[str], folder: Path) -> list[str]:
 
 
 def cpu_seconds(starts: list[list[str]], folder: Path) -> list[float]:
-    """Returns medians of user plus system seconds for arguments of Python, interleaved.
+    """Returns the median of user plus system seconds for each list of arguments of Python. The runs are interleaved.
 
     Compiled files exist, as after an installation.
     """
