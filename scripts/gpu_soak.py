@@ -64,7 +64,7 @@ LEAST_MODELS = 30
 MOST_SESSIONS = 5  # per thread
 STALLED = 300.0  # seconds without an operation that count as a deadlock
 # Lines on stderr that report another implementation.
-OTHER_IMPLEMENTATION = re.compile(rb"graphopt: .*(kernels of our own|built-in kernel|falling back)")
+OTHER_IMPLEMENTATION = re.compile(rb"graphopt: .*(built-in kernel|falling back)")
 
 
 # -- comparison --------------------------------------------------------------------------------------------------------
