@@ -24,7 +24,7 @@ from graphopt.graph.view import attribute_float, attribute_int, is_op, producer_
 from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET, Array
 from graphopt.remarks import Code, Refusal
 
-Range = tuple[int, int]
+Range = tuple[int, int]  # the first index, and the one after the last
 
 
 @dataclass(frozen=True)

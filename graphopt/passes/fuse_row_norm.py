@@ -69,6 +69,9 @@ class RowNormMatch:
         X: the value that is normalised, before a Cast to float32 if there is one.
         centred: X - mean(X), after the Cast, of a written-out LayerNorm; mean(X) - X if `mean_first`.
         Y: the result, with scale and shift.
+        gamma, beta: scale and shift [D], or None.
+        rms: whether it is an RMSNorm, without mean and shift.
+        D: the length of the normalised axis.
         residual: the Add that produces X, if it can be fused.
         standard: whether the norm is a standard node, not written out.
         over_channels: whether it normalises over axis 1 instead of the last.

@@ -85,7 +85,7 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     FeedForward(),
     QuantizedLinear(),
     QuantizedConv(),
-    # After QuantizedLinear, which stores a copy of the weight.
+    # After QuantizedLinear, which rewrites some ConvIntegers and stores their weights in another layout.
     UnsignedConv(),
     # After the passes that fuse an activation with the nodes around it.
     FusedActivation(),

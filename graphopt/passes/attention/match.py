@@ -110,6 +110,7 @@ class ContextPath:
 class Attention:
     """One attention. Each step of the matching returns a copy with more fields set."""
 
+    # The Softmax, and the MatMuls that produce the scores and the context. An Attention node is all three.
     softmax: ir.Node
     scores: ir.Node
     context: ir.Node
