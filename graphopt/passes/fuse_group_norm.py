@@ -51,7 +51,7 @@ FLOAT = ir.DataType.FLOAT
 
 @dataclass(frozen=True)
 class GroupNormMatch:
-    """The nodes to remove, and the inputs and attributes of the fused node."""
+    """The nodes to remove, and the inputs and attributes of the fused node; gamma and beta are float64 [C]."""
 
     nodes: tuple[ir.Node, ...]
     X: ir.Value

@@ -37,7 +37,7 @@ RANKS = (2, 3, 4)
 
 @dataclass(frozen=True)
 class RotaryMatch:
-    """A rotary embedding, and the Transpose before it if the fused node can include it."""
+    """A rotary embedding, and the Transpose before it if the fused node can include it; X is the fused node's input."""
 
     rotary: Rotary
     X: ir.Value

@@ -32,7 +32,7 @@ WINDOW = {"kernel_shape": (2, 2), "pads": (0,) * 4, "strides": (2, 2), "dilation
 
 @dataclass(frozen=True)
 class PlanesMatch:
-    """A pool of planes."""
+    """A MaxPool and its input."""
 
     node: ir.Node
     X: ir.Value

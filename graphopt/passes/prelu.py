@@ -35,6 +35,8 @@ from graphopt.targets.profit import Candidate
 
 @dataclass(frozen=True)
 class PReluMatch:
+    """A PRelu, its input and its constant slopes."""
+
     node: ir.Node
     X: ir.Value
     slope: Array

@@ -57,7 +57,7 @@ class ScoresView:
 
 @dataclass(frozen=True)
 class Term:
-    """An additive term, factor * value, added to the scores in the shape of `view` (None: their own shape).
+    """An additive term, factor * value, that `node` adds to the scores in the shape of `view` (None: their own shape).
 
     With `mask` = (c, keeps) the value is boolean, and the term is where(value, 0, c) if `keeps`, otherwise
     where(value, c, 0). For `numeric` see `Condition`.
@@ -73,7 +73,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Condition:
-    """A boolean mask; true keeps the score if `keeps` is set, and hides it otherwise.
+    """A boolean mask that `node` applies to the scores; true keeps a score if `keeps` is set, and hides it otherwise.
 
     With `numeric` the value is not boolean, and every element is 0 or 1.
     """
