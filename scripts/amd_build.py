@@ -2,11 +2,12 @@
 
     python scripts/amd_build.py [ARCH ...]
 
-For each architecture and kernel: VGPRs, AGPRs, SGPRs, LDS and scratch bytes, spills, occupancy, and the numbers of
-128-bit loads and stores, matrix instructions, packed or dual fp32 instructions, LDS, scratch and flat instructions. For
-each kernel with matrix instructions in a loop, it also prints the clocks of a wave's inner loop on each unit, its LDS
-accesses by width, waits and barriers, and two bounds of its speed in percent of the matrix units' peak: the busiest
-unit, and a simulation of the waves of a compute unit (tests/hip/inner_loops.py). scripts/amd_triton.py examines
+Resources: VGPRs, AGPRs, SGPRs, LDS and scratch bytes, spills, occupancy. Counted instructions: 128-bit loads and
+stores, matrix instructions, packed or dual fp32 instructions, LDS, scratch and flat instructions.
+
+For each kernel with matrix instructions in a loop, it also describes the inner loop: the clocks of a wave on each unit,
+LDS accesses by width, waits and barriers. Two bounds of the loop's speed are in percent of the matrix units' peak: the
+busiest unit, and a simulation of the waves of a compute unit (tests/hip/inner_loops.py). scripts/amd_triton.py examines
 Triton's kernels in the same way.
 
 Without ARCH, uses the architectures that the table (native/device/architectures.h) marks as checked. Occupancy is

@@ -6,13 +6,15 @@
     .venv-ort/bin/python scripts/bench_cpu.py --here --roof --only ppocr    # each node's time against its bound
 
 The runtimes are those of .venv and .venv-ort; scripts/setup makes missing ones. The compared sides are the original,
-ours in float32, ours in bfloat16 and, if the package openvino is installed, the original in OpenVINO, in float32 and in
-its default precision (bfloat16 if the machine has it). They run interleaved in one process with the same number of
-threads; ours and the original use ORT_ENABLE_ALL. If a side has one thread in all, the process's CPU time is measured,
-which equals wall time on an idle machine and ignores other load on a busy one. Otherwise wall time is measured.
+ours in float32 and ours in bfloat16. If the package openvino is installed, the original also runs in OpenVINO, in
+float32 and in OpenVINO's default precision (bfloat16 if the machine has it). All sides run interleaved in one process
+with the same number of threads; ours and the original use ORT_ENABLE_ALL. If a side has one thread in all, the
+process's CPU time is measured, which equals wall time on an idle machine and ignores other load on a busy one.
+Otherwise wall time is measured.
 
 The table gives the median of the original, the speedups of the other sides, the largest spread (interquartile range
-over median), and the peak resident memory of a separate process that loads the model and runs it twice.
+over median), and the peak resident memory. The memory is that of a separate process that loads the model and runs it
+twice.
 
 The floors (minimum speedups) of the rows are for a processor that gains by bfloat16 (`bfloat16_gain`), such as one with
 AVX512-BF16. On other processors ours in float32 must not be slower than the original. A file made for another target

@@ -7,8 +7,8 @@ A new virtual environment with nothing else on the PATH (no compiler, no shell) 
 tests' client comes from this repository (tests/serving/client_of_two_workers.py). The client kills one of two workers.
 The model is NudeNet, a trained YOLOv8 from a PyPI wheel, at 64x64.
 
-With --docker it runs the steps of a Dockerfile instead, with only Python, sh and ls on the PATH, then the commands of
-examples/docker/README.md that need no GPU. Steps of the image's package manager are skipped.
+With --docker it runs the steps of a Dockerfile instead, with only Python, sh and ls on the PATH. Steps of the image's
+package manager are skipped. Then it runs the commands of examples/docker/README.md that need no GPU.
 """
 
 from __future__ import annotations

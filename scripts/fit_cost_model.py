@@ -5,12 +5,12 @@
 
     graphopt doctor --selftest --bench report.json && python scripts/fit_cost_model.py report.json
 
-From a table it prints the measured and the modelled times and ratio for each shape, then the present constants of
-graphopt/targets/cpu.py and those of a least-squares fit of the relative error. The fit excludes shapes with fewer than
-16 channels, where the formula intentionally underestimates. Nothing is written: to adopt the fitted constants, copy
-them to targets/cpu.py and the measurements to docs/measurements/; tests/targets/test_cpu.py compares the two.
+From a table it prints the measured and the modelled times and their ratios for each shape. Then it prints the constants
+of graphopt/targets/cpu.py beside those of a least-squares fit of the relative error. The fit excludes shapes with fewer
+than 16 channels, where the formula intentionally underestimates. Nothing is written: to adopt the fitted constants,
+copy them to targets/cpu.py and the measurements to docs/measurements/; tests/targets/test_cpu.py compares the two.
 
-From a report it prints for each shape the chosen implementation and the fastest one, and for each convolution the
+From a report it prints the chosen and the fastest implementation for each shape. For each convolution it prints the
 speedup of WinogradConv beside the decision of graphopt/targets/profit.py.
 """
 

@@ -1,8 +1,8 @@
 """Times the GPU kernels on an NVIDIA GPU against PyTorch (cuBLAS, cuDNN) and against the rate of a copy.
 
-A row has a shape, the median time of our kernels, TFLOP/s or the fraction of the copy's rate, and for each variant of
-PyTorch its time over ours. Times are medians over replays of a CUDA graph, ours and PyTorch's in the same process,
-without TF32. A row below the floor of its group ends in MISSES.
+A row has a shape, the median time of our kernels, and TFLOP/s or the fraction of the copy's rate. For each variant of
+PyTorch it has PyTorch's time over ours. Times are medians over replays of a CUDA graph, ours and PyTorch's in the same
+process, without TF32. A row below the floor of its group ends in MISSES.
 
 Without an option all parts are timed; the options select parts.
 """

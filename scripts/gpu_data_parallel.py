@@ -2,8 +2,9 @@
 
     python scripts/gpu_data_parallel.py
 
-Builds the library with nvcc into graphopt/lib first and prints a line for each check. The exit code is 1 if a check
-fails (different bits, an error above LIMIT, or a speedup of ResNet-50 below 1.7), or with fewer than two devices.
+Builds the library with nvcc into graphopt/lib first and prints a line for each check. A check fails if bits differ, if
+an error is above LIMIT, or if the speedup of ResNet-50 is below 1.7. The exit code is 1 if a check fails, or with fewer
+than two devices.
 scripts/gpu_soak.py is the soak test for both devices.
 """
 

@@ -1,17 +1,18 @@
 """Runs whole models on an NVIDIA GPU with ONNX Runtime and the provider, against the fastest variant of PyTorch.
 
 A row is a model at a batch size in float32 or float16. It has the error of the outputs against the exported model on
-the CPU provider in float32, the nodes on the CPU, the copies between the CPU and the device (Memcpy nodes), and the
-events of the model's regions. It also has medians of interleaved runs in one process, with inputs and outputs on the
-device: ours, PyTorch eager, eager captured in a CUDA graph, and torch.compile(mode="reduce-overhead"). PyTorch's
+the CPU provider in float32. It has the nodes on the CPU, the copies between the CPU and the device (Memcpy nodes), and
+the events of the model's regions. It also has medians of interleaved runs in one process, with inputs and outputs on
+the device: ours, PyTorch eager, eager captured in a CUDA graph, and torch.compile(mode="reduce-overhead"). PyTorch's
 convolutional models in float16 are channels last. Builds the library with nvcc first.
 
 With `--json` rows are added to the file one by one, and rows that it already has are not measured again: a table may
-combine several runs on the same kind of device. Prints the table of the file at the end. Fails if a row has nodes on
-the CPU, copies, an error above the limit, or a ratio of our time to the best of PyTorch above MAX_RATIOS. A variant of
-PyTorch that fails is named and also counts as a miss, because the best of two is not the best of three. `--write FILE`
-writes the speed-up over the best of PyTorch at batch 1, for scripts/pages.py. `--no-compile` skips torch.compile: its
-rows say "of 2", and without the option they are measured again.
+combine several runs on the same kind of device. Prints the table of the file at the end. A row misses if it has nodes
+on the CPU or copies, if its error is above the limit, or if the ratio of our time to the best of PyTorch is above
+MAX_RATIOS. The run fails if a row misses. A variant of PyTorch that fails is named and also counts as a miss, because
+the best of two is not the best of three. `--write FILE` writes the speed-up over the best of PyTorch at batch 1, for
+scripts/pages.py. `--no-compile` skips torch.compile: its rows say "of 2", and without the option they are measured
+again.
 
 `--decoder`: times a decoder with 4-bit weights and a cache of 4,096 tokens, bound in place: one token after 1,000
 tokens, and a prompt of 512 tokens in an empty cache. The outputs are compared with PyTorch in float32, the times with
@@ -83,8 +84,8 @@ DECODER_ERROR_LIMIT = 6e-2
 # In float16 without vendor libraries.
 MAX_RATIOS_WITHOUT_LIBRARIES = dict.fromkeys(CONVOLUTIONAL, 2.0) | dict.fromkeys(("bert", "gpt2", "vit", "chess"), 1.6)
 SIDES = ("eager", "graph", "compile")
-# For --sizes: the largest allowed ratio of the first run of a size to the second, and the maximum growth of the memory
-# of the driver (mainly for graphs) and the vendor's libraries.
+# For --sizes: the largest allowed ratio of the first run of a size to the second; the largest allowed growth in bytes
+# of the memory of the driver (mainly for graphs) and the vendor's libraries.
 SIZES_RATIO = 1.3
 MOST_GROWTH = 128 << 20
 # The number of plans, one for each set of shapes, that a region keeps (kMaxPlans of
@@ -276,9 +277,8 @@ def variants_of(
         torch.cuda.synchronize()
 
     works: dict[str, Callable[[], object]] = {"eager": eager}
-    # PyTorch 2.11 captures all graphs on one stream, and a destroyed graph frees the cuBLAS workspace of that stream,
-    # although other graphs use it (pytorch issue 193402). So graphs of earlier rows must be destroyed before a
-    # capture.
+    # PyTorch 2.11 captures all graphs on one stream. A destroyed graph frees the cuBLAS workspace of that stream,
+    # although other graphs use it (pytorch issue 193402). So graphs of earlier rows must be destroyed before a capture.
     gc.collect()
     try:
         stream = torch.cuda.Stream()

@@ -11,9 +11,10 @@ models/prepared.py, for example swin_t-8-foreign. They are first exported and op
 1. Three rounds, on one thread: a session of every model is created, run and destroyed, in float32 and float16 by turns.
    The device's memory after the third round is compared with that after the second. The rounds have at most half of the
    time.
-2. Threads create, run and destroy sessions at random: with and without a memory limit (enough for the largest input),
-   inputs in host memory and on the device, several sizes, two sessions of one model at once, one session on two
-   threads, a session destroyed by another thread. PyTorch computes and captures CUDA graphs on the same threads.
+2. Threads create, run and destroy sessions at random. A session may have a memory limit, which is enough for the
+   largest input. Inputs have several sizes and are in host memory or on the device. Two sessions of one model run at
+   once, one session runs on two threads, and a session is destroyed by another thread. PyTorch computes and captures
+   CUDA graphs on the same threads.
 
 For each model, input, precision, device, and with or without a limit, the first output is compared with the CPU's.
 Every later output equals the first one bit by bit, unless the library has reported another implementation on stderr.

@@ -4,10 +4,9 @@
 
 The models are those of models/pytorch/foreign.py, in float32 and with precision="fp16", at batch 1 and 8, six of them
 also at 32. First torch.compile fills its cache in parallel. Then a pool of processes exports and optimizes models,
-while other processes measure the finished ones. Each measures the rows of one model, as scripts/gpu_session.py: errors
-of our outputs and of PyTorch's against the float32 CPU provider on the exported model, the nodes on the CPU, copies,
-and medians of interleaved runs with inputs and outputs on the device. While one process measures times, no other
-process uses the GPU. PyTorch in float16 runs models of images channels last.
+while other processes measure the finished ones. Each measures the rows of one model, as scripts/gpu_session.py does. A
+row also has the error of PyTorch's outputs. While one process measures times, no other process uses the GPU. PyTorch in
+float16 runs models of images channels last.
 
 The file has one line for each row, and the next call continues with the missing rows. `--again` optimizes and measures
 rows of the file again, together with PyTorch's captured graph; the times of the other variants are kept if GPU and

@@ -6,9 +6,9 @@ Made for third-party files, such as test suites of other projects; docs/measurem
 comparison and the outcomes. Inputs are read from onnx's test data next to the model, or made from the declared types
 and shapes. If the original runs on none of these, the inputs of `graphopt verify` are used. Files that run only at ONNX
 Runtime's default optimization level are compared at that level. A log has one line of JSON for each file; a run skips
-the files that its log has. With --seed the order is random, but begins with files that cover each project (a folder of
-FOLDER), operator and opset, so an interrupted run is a representative sample. Files are written to TMPDIR: a folder in
-memory saves most of a run's time.
+the files that its log has. With --seed the order is random, but the first files cover each project (a folder of
+FOLDER), operator and opset. An interrupted run is then a representative sample. Files are written to TMPDIR: a folder
+in memory saves most of a run's time.
 
 Exit code 0: no file failed.
 """

@@ -4,8 +4,8 @@
     .venv/bin/python scripts/planted_faults.py FOLDER --equivalent [--exports CACHE] [--seeds N]
 
 docs/measurements/planted_faults.md describes the faults, which tests/verification/planted makes. The effect of a fault
-on the outputs is measured independently of verify, on other inputs, in units of the noise floor of the pair of files. A
-fault that moves some slice of an output by more than ten times this floor is visible, and must be caught. With
+on the outputs is measured independently of verify and on other inputs. Its unit is the noise floor of the pair of
+files. A fault that moves some slice of an output by more than ten times this floor is visible, and must be caught. With
 --equivalent, files that differ only by rounding are compared, and none may raise an alarm.
 
 Each of --jobs single-threaded processes takes a few faults of one file at a time. FOLDER keeps a line of JSON for each

@@ -1,5 +1,5 @@
-// Prints the multiply-adds per second of one thread in float32, then, for each size in bytes given as an argument, the
-// bytes per second at which the thread reads a buffer of that size repeatedly. Compile with -O3 -march=native.
+// Prints the multiply-adds per second of one thread in float32. Each argument is a size in bytes; for each it prints
+// the bytes per second at which the thread reads a buffer of that size repeatedly. Compile with -O3 -march=native.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>

@@ -152,10 +152,10 @@ class Device {
   void run(const Plan& plan, const Memory& memory, void* stream);
 };
 
-// Makes a device current in the calling thread during its lifetime, and lets the thread call any function of
-// the driver during captures of other threads. Otherwise, while another thread captures (PyTorch, for
-// example), the driver would refuse calls that allocate or wait, including those inside vendor libraries, and
-// end that capture. The destructor restores the caller's state.
+// Makes a device current in the calling thread during its lifetime. It also lets the thread call any function of
+// the driver while another thread, for example PyTorch's, captures. Without it, the driver would refuse calls that
+// allocate or wait, including those inside vendor libraries, and would end the capture of the other thread. The
+// destructor restores the caller's state.
 class OnDevice {
  public:
   explicit OnDevice(Device& device)

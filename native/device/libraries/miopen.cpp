@@ -92,8 +92,8 @@ struct Miopen {
     c.conv = make(create_conv, destroy_conv);
     set_conv.check(c.conv.get(), a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kConvolution);
     set_groups.check(c.conv.get(), to_i31(p.groups));
-    // By default, MIOpen computes some convolutions on gfx90a with the precision of bfloat16 instead of float16,
-    // and its algorithms may add in a different order in each run.
+    // By default, MIOpen computes some convolutions on gfx90a with the precision of bfloat16 instead of float16.
+    // Also by default, its algorithms may add in a different order in each run.
     constexpr int kFp16AlternativeAttribute = 0, kDeterministicAttribute = 1;
     set_attribute.check(c.conv.get(), kFp16AlternativeAttribute, 0);
     set_attribute.check(c.conv.get(), kDeterministicAttribute, 1);
@@ -163,10 +163,10 @@ struct Miopen {
 };
 
 // Returns whether MIOpen's precompiled kernels for the device are installed, from packages such as
-// miopen-hip-gfx942kdb. Most RDNA architectures have none. A file is named after the architecture and the
-// number of multiprocessors that the runtime reports, in hexadecimal above 64, or after the architecture
-// alone (MIOpen's src/binary_cache.cpp, GetDb; include/miopen/handle.hpp, GetDbBasename). Devices with XNACK
-// have separate files (target_properties.cpp, InitDbId).
+// miopen-hip-gfx942kdb. Most RDNA architectures have none. The name of a file has the architecture, or the
+// architecture and the number of multiprocessors that the runtime reports, in hexadecimal above 64 (MIOpen's
+// src/binary_cache.cpp, GetDb; include/miopen/handle.hpp, GetDbBasename). Devices with XNACK have separate files
+// (target_properties.cpp, InitDbId).
 bool has_kernel_database(const std::string& library, const DeviceFacts& device) {
   const char* given =
       std::getenv("MIOPEN_SYSTEM_DB_PATH");  // an empty value counts as not set (src/db_path.cpp.in)

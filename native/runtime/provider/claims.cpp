@@ -226,7 +226,7 @@ std::string refuse_group(const Group& group, size_t min_nodes) {
 }
 
 // Refuses groups of connected nodes with fewer than min_nodes nodes. If min_nodes is 0, refuses the groups that are not
-// faster on the device, with the copies of their inputs and outputs, than on the CPU.
+// faster on the device than on the CPU. The time on the device includes copies of inputs and outputs.
 void refuse_groups_faster_on_cpu(const Claims& claims, const Nodes& nodes, const Body& body, size_t min_nodes,
                                  std::vector<std::string>& refusals) {
   const std::vector<std::string> before = refusals;
@@ -239,8 +239,8 @@ void refuse_groups_faster_on_cpu(const Claims& claims, const Nodes& nodes, const
   claim_nodes_without_copies(claims, nodes, before, refusals);
 }
 
-// Refuses the nodes of a subgraph if the device needs longer for them than the CPU needs for them and for copies of
-// their inputs and outputs. The node that contains the subgraph is on the device if a node of the subgraph is, so
+// Refuses the nodes of a subgraph if they take longer on the device than on the CPU. Here the time on the CPU includes
+// copies of inputs and outputs: the node that contains the subgraph is on the device if a node of the subgraph is, so
 // execution on the device needs no copies. Each node is estimated once, because the number of iterations of a Loop is
 // unknown.
 void refuse_subgraph_faster_on_cpu(const Claims& claims, const Nodes& nodes, const Body& body,

@@ -1,9 +1,11 @@
 // Finds inputs that are slices of a larger tensor, for kernels that read a slice in the tensor itself:
 //
-//   [Transpose] -> Gather of one index, or Slice or Split to size 1 and Squeeze -> input
-//   Split or Slice of the last axis into parts of equal size -> Reshapes, the last of which splits this axis -> input
+//   [Transpose] -> Gather of one index -> input
+//   [Transpose] -> Slice or Split to size 1 -> Squeeze -> input
+//   Slice or Split of the last axis into parts of equal size -> Reshapes, the last of which splits this axis -> input
 //
-// Example: Q, K and V after one linear layer for all three. Nodes whose results have no other readers are not computed.
+// Example: Q, K and V as slices of the output of one linear layer. Nodes whose results have no other readers are not
+// computed.
 #pragma once
 
 #include <functional>

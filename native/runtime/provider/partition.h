@@ -22,9 +22,9 @@ struct PartitionNode {
   bool reduces = false;  // its input has dimensions of unknown size, and more dimensions than its output
 };
 
-// Returns regions of two or more nodes, each in topological order. Every path between two nodes of a region
-// is inside the region, and no cycle connects regions, so each region can be replaced by one node. Nodes that only
-// reduce a mask to lengths are not in the region of other nodes. `outputs`: names of the graph's outputs.
+// Returns regions of two or more nodes, each in topological order. Each region can be replaced by one node: every path
+// between two nodes of a region is inside the region, and no cycle connects regions. Nodes that only reduce a mask to
+// lengths are not in the region of other nodes. `outputs`: names of the graph's outputs.
 std::vector<std::vector<size_t>> find_regions(const std::vector<PartitionNode>& nodes,
                                               const std::vector<std::string>& outputs);
 

@@ -1,8 +1,8 @@
 // A session's cache for its regions, one part for each stream: the most recent plans, their captured graphs, and one
 // arena for intermediate values.
 //
-// The work of a stream runs in order. All regions on it therefore share one arena, and the holder of the stream cache
-// may enqueue work on the arena while earlier work still runs.
+// The work of a stream runs in order. All regions on the stream therefore share one arena. The holder of the stream's
+// cache may enqueue work on the arena while earlier work still runs.
 #pragma once
 
 #include <atomic>

@@ -178,9 +178,9 @@ StepSource Region::source_of(const std::vector<GraphNode>& nodes, const Groups& 
   return source;
 }
 
-// A value with a name in `computed_on_host` is computed on the host only if it is not an output of the region and its
-// inputs are known (Shape and Size need only the shape of their input). The name alone does not decide, because
-// subgraphs of one If may have different values with the same name.
+// A value with a name in `computed_on_host` must not be an output of the region, and its inputs must be known on the
+// host (Shape and Size need only the shape of their input). The name alone does not decide, because subgraphs of one If
+// may have different values with the same name.
 bool Region::is_computed_on_host(const NodeInGraph& node, const NamedValues& known,
                                  const std::set<std::string>& computed_on_host) const {
   const Registration* op = registry_.claims().find_host_kernel(node);
@@ -315,8 +315,8 @@ void Region::find_uploads() {
   }
 }
 
-// A caller may bind an input and an output to the same memory if the step that writes the output reads the input once,
-// and no later step reads it.
+// A caller may bind an input and an output to the same memory on two conditions: the step that writes the output reads
+// the input once, and no later step reads the input.
 void Region::find_in_place() {
   const auto readers_from = [&](size_t s, size_t input) {
     int64_t readers = 0;
