@@ -26,9 +26,8 @@
 //   reload<kReload>(args)       returns args, but the slots of the result must not be used. If kReload is true (by
 //                               default on GCN), the compiler for AMD reads arguments again instead of keeping them in
 //                               scalar registers
-//   global(p)                   returns p, which must point to global memory. clang for AMD does not know this of a
-//                               pointer that was loaded from LDS or may be null: it would emit `flat` accesses, which
-//                               also wait for LDS
+//   global(p)                   returns p, which must point to global memory. Without it, clang for AMD emits `flat`
+//                               accesses, which also wait for LDS, if the pointer was loaded from LDS or may be null
 //   same_in_wave(i)             returns i, which must be uniform in the wave; expressions of the result use scalar
 //                               registers
 //   keep_order()                a barrier for the compiler: no load moves across it, which bounds the number of
@@ -132,8 +131,8 @@ struct KernelEntry {
       #name, &name, graphopt::hip::LaunchBounds(bounds).threads);                                        \
   DEVICE void name##_body(const Args& args)
 // KERNEL_OF defines a kernel that calls `function(args)`; parentheses are necessary around a function that
-// contains a comma. FLOAT_KERNELS defines name_f32 and name_f16, BITS_KERNELS name_b8 to name_b64: T in
-// `function` is the type of the kernel.
+// contains a comma. FLOAT_KERNELS defines name_f32 and name_f16, BITS_KERNELS name_b8 to name_b64. In both,
+// `function` may use T, the element type of the kernel.
 #define KERNEL_OF(name, function, bounds, Args, ...) \
   KERNEL(name, bounds, Args, __VA_ARGS__) { (function)(args); }
 #define FLOAT_KERNELS(name, function, ...) \

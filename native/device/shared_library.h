@@ -1,10 +1,14 @@
 // Finds compatible libraries of a GPU vendor where users install them.
 //
-// The search order: libraries that the process has already loaded, since two copies of a runtime would not
-// recognise each other's streams; folders given by the caller; $ROCM_PATH/lib; ROCm from PyPI
-// (_rocm_sdk_*/lib) and from PyTorch (torch/lib) in the site-packages of this library or of ONNX Runtime; the
-// search of the loader (LD_LIBRARY_PATH, our RUNPATH /opt/rocm/lib, ld.so.conf); /opt/rocm*/core-*/lib, the
-// folders of ROCm 7.14 and newer; /opt/rocm-*/lib, which some installations do not link to /opt/rocm.
+// The search order:
+//   1. libraries that the process has already loaded: two copies of a runtime would not recognise each other's streams
+//   2. folders given by the caller
+//   3. $ROCM_PATH/lib
+//   4. ROCm from PyPI (_rocm_sdk_*/lib) and from PyTorch (torch/lib), in the site-packages of this library or of ONNX
+//      Runtime
+//   5. the search of the loader (LD_LIBRARY_PATH, our RUNPATH /opt/rocm/lib, ld.so.conf)
+//   6. /opt/rocm*/core-*/lib, the folders of ROCm 7.14 and newer
+//   7. /opt/rocm-*/lib, which some installations do not link to /opt/rocm
 #pragma once
 
 #include <optional>

@@ -112,9 +112,9 @@ Item* next_item() {
 void work();
 
 // Switches from the running stack, whose position the caller has saved, to the fiber of an item, or to the
-// scheduler if `item` is null. This function's frame is abandoned. It is therefore not sanitized: a sanitizer
-// could never remove the red zones around its locals, or its entry in the sanitizer's own stack. It is not
-// inlined, because a function may not call both __builtin_setjmp and __builtin_longjmp.
+// scheduler if `item` is null. The function never returns, so it is not sanitized: a sanitizer could never remove
+// the red zones around its locals, or its entry in the sanitizer's own stack. The function is not inlined, because
+// no function may call both __builtin_setjmp and __builtin_longjmp.
 [[noreturn]] __attribute__((noinline, no_sanitize("address", "thread"))) void leave(Stack& running,
                                                                                     Item* item) {
   if (item == nullptr) {

@@ -6,10 +6,10 @@
 namespace graphopt::gpu {
 namespace {
 
-// Returns whether FFT convolution may need fewer multiply-adds than direct convolution. The multiply-adds are
-// counted for one input channel, one output channel and cuDNN's smallest transform, 32 x 32: one transform of the
-// weights, which each run repeats, and one complex multiplication of each tile. cuDNN's heuristics also choose FFTs
-// for a row of 40 pixels: on an H200 this launches 2,112 GEMMs.
+// Returns whether FFT convolution may need fewer multiply-adds than direct convolution. Both are counted for one
+// input channel and one output channel, with cuDNN's smallest transform, 32 x 32. FFT convolution then takes one
+// transform of the weights, which each run repeats, and one complex multiplication of each tile. cuDNN's own
+// heuristics choose FFTs even for a row of 40 pixels: on an H200 this launches 2,112 GEMMs.
 bool fft_may_be_faster(const ConvolutionProblem& p) {
   constexpr int64_t kTile = 32, kPoints = kTile * kTile;
   constexpr int64_t kTransform = kPoints * 5 / 4 * 10;  // 5 n log2(n) / 4 multiply-adds for real numbers

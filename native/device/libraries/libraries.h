@@ -34,9 +34,14 @@ struct FoundLibrary {
   Diagnosis problem;
 };
 
-// The selection of a library: default; off; on, even if it is off by default. Only for MIOpen: build, which
-// allows compilation of its kernels; find, which compiles and measures all its algorithms for a problem.
-enum class LibraryMode : uint8_t { kDefault, kOff, kOn, kBuild, kFind };
+// The selection of a library.
+enum class LibraryMode : uint8_t {
+  kDefault,
+  kOff,
+  kOn,     // used even if it is off by default
+  kBuild,  // MIOpen only: on, and it may compile its kernels
+  kFind    // MIOpen only: on, and it compiles and measures all its algorithms for a problem
+};
 enum class VendorLibrary : uint8_t { kRocblas, kHipblaslt, kMiopen, kCublas, kCublaslt, kCudnn };
 
 // The selections for all libraries, from lists NAME=CHOICE,... with the names above in lower case. The

@@ -16,7 +16,7 @@ class ShapeInference final : public WithAttributes<graphopt::ShapeInference> {
   SymbolicShape input(size_t i) const override;
 
   // Leaves the output's shape unset if a dim has neither value nor name. Such a dim would be stored as -1, and the
-  // runtime's memory planner treats two such tensors as equal in size.
+  // runtime's memory planner would treat two dims of -1 as equal.
   void set_output(size_t i, const SymbolicShape& shape,
                   ElementType type = ElementType::kUndefined) const override;
 

@@ -130,7 +130,7 @@ class InputSliceSearch {
     return before_transpose(found).value_or(found);
   }
 
-  // Returns the nodes of `path` with results that are read only by these inputs, or by other such nodes.
+  // Returns the nodes of `path` whose results only `inputs` and other returned nodes read.
   std::set<size_t> unused(const std::set<size_t>& path,
                           const std::set<std::pair<size_t, size_t>>& inputs) const {
     std::set<size_t> found;

@@ -37,7 +37,7 @@ struct Codes {
   uint8_t flip;
 
   uint8_t at(int64_t i) const { return code(bytes[i / kInByte], i % kInByte); }
-  // Writes `count` integers from `first` on, one a byte.
+  // Writes `count` integers from `first` on, one to each byte.
   void unpack(int64_t first, int64_t count, uint8_t* to) const {
     int64_t i = 0;
     for (; i < count && (first + i) % kInByte != 0; ++i) to[i] = at(first + i);

@@ -171,7 +171,7 @@ class QuantizedGroupSearch {
     return replacement;
   }
 
-  // Adds the DequantizeLinear nodes to `found` that only replaced nodes read.
+  // Adds to `found` the DequantizeLinear nodes that only replaced nodes read.
   void add_dequantizations(std::vector<Replacement>& found) const {
     std::map<size_t, size_t> owner;  // replaced node -> index in `found`
     for (size_t r = 0; r < found.size(); ++r) {

@@ -178,9 +178,9 @@ StepSource Region::source_of(const std::vector<GraphNode>& nodes, const Groups& 
   return source;
 }
 
-// A value with a name in `computed_on_host` must not be an output of the region, and its inputs must be known on the
-// host (Shape and Size need only the shape of their input). The name alone does not decide, because subgraphs of one If
-// may have different values with the same name.
+// Returns true for a value with a name in `computed_on_host` that is not an output of the region and whose inputs are
+// known on the host. (Shape and Size need only the shape of their input.) The name alone does not decide, because
+// subgraphs of one If may have different values with the same name.
 bool Region::is_computed_on_host(const NodeInGraph& node, const NamedValues& known,
                                  const std::set<std::string>& computed_on_host) const {
   const Registration* op = registry_.claims().find_host_kernel(node);
