@@ -191,6 +191,7 @@ MappedWeights WeightFolder::get(uint64_t key, const std::string& layout, const v
   MappedWeights found = find(file, content);
   if (found.prepared != nullptr) return found;
   const Memory prepared = allocate_lines(prepared_bytes);
+  std::memset(prepared.get(), 0, prepared_bytes);  // prepare() does not write padding
   prepare(prepared.get());
   if (!write(file, content, prepared.get())) return {};
   return find(file, content);

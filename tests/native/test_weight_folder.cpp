@@ -4,7 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -101,6 +103,18 @@ TEST_CASE("equal weights of one process share a mapping") {
   const auto first = get(w);
   CHECK((get(equal) == first));
   CHECK((get(other) != first));
+}
+
+TEST_CASE("padding that prepare() does not write is zero in a file") {
+  const Place place;
+  const WeightFolder folder(place.path(), kMost);
+  constexpr size_t kBytes = 4096;
+  std::memset(cpu::allocate_lines(kBytes).get(), 0x55, kBytes);  // the next allocation may reuse this memory
+  WeightCache cache(&folder);
+  const float weight = 7;
+  const auto p = cache.get("no elements", &weight, sizeof weight, kBytes, [](void*) {});
+  const auto* bytes = static_cast<const unsigned char*>(p.get());
+  CHECK(std::all_of(bytes, bytes + kBytes, [](unsigned char byte) { return byte == 0; }));
 }
 
 TEST_CASE("a damaged file of weights is not used") {
