@@ -49,7 +49,7 @@ class PackedLines {
   }
   // Returns `line`, or the last line if `line` is beyond it.
   DEVICE uint32_t clamp(int line) const { return static_cast<uint32_t>(min_int(line, last_)); }
-  // These take addresses in line 0 and load the same part of `line`.
+  // The next functions take addresses in line 0. They load the same part of `line`, or return its address.
   template <class T>
   DEVICE T load(const uint8_t* weights, uint32_t line) const {
     return *reinterpret_cast<const T*>(at(weights, line));

@@ -35,7 +35,7 @@ struct AdjacentColumns {
   static constexpr int kLanes = 16 / kInRow;                              // work-items that share a row
   static constexpr int kTiles = kPack / kInRow;
   static constexpr int kN = 16 * kTiles;
-  // Sums are adjacent columns of a tile in runs of this size.
+  // Each run of this many sums has adjacent columns of a tile.
   static constexpr int kRun = Instruction::kContiguous < 4 ? Instruction::kContiguous : kInRow;
 
   // Returns the column of Y for column `at` of the tiles.

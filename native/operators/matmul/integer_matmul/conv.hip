@@ -3,7 +3,7 @@
 // integer_conv_*: implicit GEMMs on the matrix units, like the float16 kernels of
 // operators/conv/convolution/channels_last.hip, with the operands and the epilogue of gemm.hip. Compute-bound.
 // integer_depthwise*: one filter for each channel, on the vector unit. Memory-bound: x is read once (overlaps of
-// windows come from the cache) and y is written once; each instruction of a work-item accesses 8 bytes. Launch:
+// windows come from the cache) and y is written once; each load or store of a work-item accesses 8 bytes. Launch:
 // plan.cpp.
 #include "blocks/gpu/bytes.h"
 #include "device/platform.h"

@@ -93,7 +93,7 @@ struct RowsGrid {
 // tile.
 RowsGrid choose_rows_grid(const NBitsProblem& p, int64_t slices, int64_t max_waves, int64_t sums,
                           const DeviceFacts& device) {
-  constexpr int64_t kItemsOnUnit = 512;  // work-items that have enough registers, and enough loads in flight
+  constexpr int64_t kItemsOnUnit = 512;  // work-items on a compute unit: each has enough registers
   constexpr int64_t kStart = 1;          // time until the first pair arrives
   constexpr int64_t kMaxLds = 32 << 10, kMaxLdsOfNvidia = 128 << 10;
   const bool nvidia = architecture(device.arch).matrix == hip::Matrix::kMma;

@@ -135,7 +135,7 @@ class NBitsRows {
       }
     }
   }
-  // Returns a value that depends on all loads of load().
+  // Returns a value that depends on all loads of weights in load().
   DEVICE static uint32_t some_of(const Columns& columns) {
     uint32_t some = 0;
     UNROLL for (int i = 0; i < kLoads; ++i) {
