@@ -9,8 +9,8 @@ The runtimes are those of .venv and .venv-ort; scripts/setup makes missing ones.
 ours in float32 and ours in bfloat16. If the package openvino is installed, the original also runs in OpenVINO, in
 float32 and in OpenVINO's default precision (bfloat16 if the machine has it). All sides run interleaved in one process
 with the same number of threads; ours and the original use ORT_ENABLE_ALL. If a side has one thread in all, the
-process's CPU time is measured, which equals wall time on an idle machine and ignores other load on a busy one.
-Otherwise wall time is measured.
+process's CPU time is measured. It equals wall time on an idle machine and ignores other load on a busy one. Otherwise
+wall time is measured.
 
 The table gives the median of the original, the speedups of the other sides, the largest spread (interquartile range
 over median), and the peak resident memory. The memory is that of a separate process that loads the model and runs it
@@ -20,8 +20,8 @@ The floors (minimum speedups) of the rows are for a processor that gains by bflo
 AVX512-BF16. On other processors ours in float32 must not be slower than the original. A file made for another target
 has no bfloat16 and may take 1.1 times as long as its original.
 
-With several threads each side begins when all threads of the process sleep, because the threads of another side spin
-for a while after their run. The first runs of a side do not count. The median of its runs within a fixed time is one
+With several threads each side begins when all threads of the process sleep: the threads of another side spin for a
+while after their run. The first runs of a side do not count. The median of its runs within a fixed time is one
 measurement. If there are as many threads as processors, each thread is pinned to one, as ONNX Runtime does by default.
 Measurements with a spread above 10 % are repeated, up to three times in all; the table has the measurement with the
 smallest spread.

@@ -23,8 +23,9 @@ the host time for each node of a long chain. `--kernels` adds the kernels with t
 ours and those of PyTorch's captured graph.
 `--sizes COUNT`: runs a detector with dynamic height and width on this many different random image sizes, and compares
 the first run of a size with the second. It does this twice: with a memory limit that evicts plans, and with a larger
-limit that all kept plans fit in. Fails if the ratio with the larger limit is above SIZES_RATIO, if a session held more
-device memory than its limit, or if the memory of the driver and the vendor's libraries grew by more than MOST_GROWTH.
+limit that all kept plans fit in. Fails if the ratio with the larger limit is above SIZES_RATIO, or if a session held
+more device memory than its limit. Also fails if the memory of the driver and the vendor's libraries grew by more than
+MOST_GROWTH.
 GRAPHOPT_BUILT names the folder of another build of the library.
 """
 

@@ -176,7 +176,7 @@ def error_of(got: Sequence[Any], expected: Sequence[Any]) -> float:
 
 
 def measure_rows(rows: Sequence[ForeignRow], folder: Path, library: Path, json: Path, compiled: bool) -> None:
-    """Measures rows of one model and adds them to the file; runs in a process of its own."""
+    """Measures rows of one model and adds them to the file; runs in a separate process."""
     models = {row.batch: Model.read(prepared_name(row), folder) for row in rows}
     cases = {row.batch: case_of(row) for row in rows}
     with gpu(folder, alone=False):

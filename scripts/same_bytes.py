@@ -4,10 +4,10 @@
     .venv/bin/python scripts/same_bytes.py main --verify     # and runs the files that differ against their originals
     .venv/bin/python scripts/same_bytes.py main --models DIR # models of DIR; they are made there when it is empty
 
-The models: the zoo, trained models (those that can be downloaded), graphs of 2,000 nodes, random graphs, and all models
-that the tests of passes and the conformance tests pass to graphopt. The zoo and the trained models are optimized with
-every set of OPTION_SETS, the others with "cpu, every legal rewrite" and one more set. DIR keeps the commit's results.
-Files that differ are listed with the rewrites that only one side has. The exit code is 1 if files differ.
+The models: the zoo, trained models (those that can be downloaded), graphs of 2,000 nodes, random graphs, and the models
+of HARVESTED_TESTS. These are all models that the tests pass to graphopt. The zoo and the trained models are optimized
+with every set of OPTION_SETS, the others with "cpu, every legal rewrite" and one more set. DIR keeps the commit's
+results. Files that differ are listed with the rewrites that only one side has. The exit code is 1 if files differ.
 """
 
 from __future__ import annotations

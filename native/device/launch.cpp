@@ -97,8 +97,8 @@ DeviceFacts make_facts(const std::string& arch, int compute_units, double clock_
     f.xcds = std::min(a.xcds, std::max(1, (f.compute_units + units_per_xcd / 2) / units_per_xcd));
     lower_bound *= static_cast<double>(f.xcds) / a.xcds;
   }
-  // For some memory the runtime reports the clock in other units, so the result is limited to the bandwidth
-  // of the fastest GPU of this architecture.
+  // For some types of memory the runtime reports the clock in other units. The result is therefore limited to
+  // the bandwidth of the fastest GPU of this architecture.
   f.bytes_per_second = std::min(std::max(lower_bound, a.transfers * memory_clock_hz * memory_bits / 8),
                                 a.most_bytes_per_second);
   return f;

@@ -14,10 +14,11 @@ namespace graphopt::runtime {
 // A planned call and the conditions of the plan, besides the types and shapes of its inputs.
 struct PlannedCall {
   Call call;
-  size_t alignment = 0;        // of the device inputs, in bytes; Call::alignment also depends on the outputs
-  uint64_t generation = 0;     // gpu::library_generation() at planning
-  uint64_t stream_number = 0;  // gpu::StreamContext::number; 0 for CPU kernels
-  size_t workers = 0;          // number of worker threads, for CPU kernels
+  // Common alignment of the device inputs, in bytes. Call::alignment is that of the inputs and the outputs.
+  size_t alignment = 0;
+  uint64_t generation = 0;                 // gpu::library_generation() at planning
+  uint64_t stream_number = 0;              // gpu::StreamContext::number; 0 for CPU kernels
+  size_t workers = 0;                      // number of worker threads, for CPU kernels
   std::vector<unsigned char> host_values;  // values of inputs that a device kernel reads on the host
 };
 

@@ -68,8 +68,8 @@ std::vector<bool> refuse_shape_computations(const Claims& claims, const Nodes& n
   return computed;
 }
 
-// Refuses integer computations (sizes, axes, positions) whose results the host reads, if their inputs are
-// graph inputs or computed on the CPU. On the device, the result would have to be copied back, and each such
+// Refuses integer computations (sizes, axes, positions) on two conditions: the host reads the results, and the
+// inputs are graph inputs or computed on the CPU. On the device, the result would have to be copied back, and each such
 // copy waits for all enqueued work. In a subgraph, outputs that are not floats count as read on the host: one
 // may be the condition of a Loop, and others may be sizes that If or Loop returns to the outer graph. Float
 // inputs of a subgraph are on the device.
@@ -113,8 +113,8 @@ void refuse_integers_read_on_host(const Claims& claims, const Nodes& nodes, cons
 // Returns true if the value is known to have exactly one element.
 bool is_one_number(const Value& value) { return value.shape && value.shape->elements() == 1; }
 
-// Claims nodes that compute data, such as masks and positions, from shapes alone (`computed`). Those whose
-// results the host reads (sizes, axes, scales, inputs of other CPU nodes) stay on the CPU. Any other such node
+// Claims nodes that compute data, such as masks and positions, from shapes alone (`computed`). If the host reads
+// the results (sizes, axes, scales, inputs of other CPU nodes), the node is kept on the CPU. Any other such node
 // is claimed if it writes floats that are not known to be a single number, or reads a device value. Then only
 // its small inputs are copied.
 void claim_data_computed_from_shapes(const Claims& claims, const Nodes& nodes, const Body& body,

@@ -298,8 +298,8 @@ abi::OrtSyncStreamImpl* create_stream(const OrtApi24* api, std::shared_ptr<Sessi
   return new Stream(api, std::move(memory));
 }
 
-// Does not use SyncStream_GetImpl, because the stream may belong to the runtime. Before 1.29 the runtime allocates the
-// memory of a graph with an If or a Loop on such a stream, which has no handle and no implementation.
+// Does not use SyncStream_GetImpl, because the stream may belong to the runtime. Such a stream has no handle and no
+// implementation. Before 1.29 the runtime allocates the memory of a graph with an If or a Loop on such a stream.
 void* stream_handle(const OrtApi24* api, const abi::OrtSyncStream* stream) {
   return stream != nullptr ? abi::SyncStream_GetHandle(api, const_cast<abi::OrtSyncStream*>(stream))
                            : nullptr;

@@ -174,7 +174,7 @@ struct Provider final : ProfiledEp {
 
   // Returns true if the graph belongs to a node that the runtime later replaces by its function body, such as
   // SequenceMap. If nodes are compiled in such a graph, the runtime moves them to a graph that does not import
-  // com.graphopt, and the model does not load (onnxruntime 1.31.1). The runtime reports only the direct
+  // com.graphopt. The model then does not load (onnxruntime 1.31.1). The runtime reports only the direct
   // parent (Node_GetGraph returns null for the parent). An If inside SequenceMap's body is therefore treated
   // like any other If, because the subgraphs of an If can be whole models.
   static bool is_moved_later(const std::string& parent) {

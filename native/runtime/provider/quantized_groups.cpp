@@ -166,7 +166,7 @@ class QuantizedGroupSearch {
     auto node = make_node({"Split", "", split.version}, split, std::move(from), *outputs[0]);
     for (size_t k = 1; k < outputs.size(); ++k) node->add_output(*outputs[k]);
     replacement.node = std::move(node);
-    // Last, so that the new node gets the position of Split, which is before all readers of the outputs.
+    // Split is the last element: the new node gets its position, which is before all readers of the outputs.
     replacement.nodes.push_back(i);
     return replacement;
   }
