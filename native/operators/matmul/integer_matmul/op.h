@@ -18,8 +18,8 @@ struct ZeroPoint {
 };
 
 struct IntegerProblem {
-  ElementType left = ElementType::kUint8,
-              right = ElementType::kUint8;  // both of 8 bits, or both the same type (of 16 bits only int16)
+  // Both have 8 bits, or both have the same type: int16 or a type of 32 or 64 bits.
+  ElementType left = ElementType::kUint8, right = ElementType::kUint8;
   ZeroPoint left_zero, right_zero;
   bool has_bias = false;
   int64_t bias_m = 1, bias_n = 0;  // strides of the bias over rows and columns

@@ -344,7 +344,7 @@ Plan integer_conv_plan(const ConvolutionProblem& given, const IntegerColumnsProb
   Plan plan;
   if (p.N * p.out[1] * p.out[2] * p.M == 0) return plan;
   hip::IntegerConvArgs args = conv_args(p, columns, p.groups * round_up(p.C, 16));
-  // Partial sums do not have groups.
+  // Partial sums do not have groups, so K is not split for convolutions with groups.
   auto tiling = choose_aligned(args.M, p.M, args.K, p.groups, device, wanted, p.groups == 1 ? kMaxSplits : 1,
                                int8_cost);
   if (!tiling) throw std::invalid_argument("the device has no matrix units");
