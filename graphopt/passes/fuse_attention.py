@@ -65,8 +65,8 @@ from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
 MAX_GPU_HEAD = 256  # native/operators/attention/attention/shape.h
-# On an H200, FusedAttention with heads of more than WIDE_HEAD elements takes three times as long as two MatMuls and a
-# Softmax if a head has LEAST_RATIO times as many elements as there are queries or keys (attention over channels).
+# Attention over channels has heads of more than WIDE_HEAD elements, at least LEAST_RATIO times as many as there are
+# queries or keys. On an H200, FusedAttention then takes three times as long as two MatMuls and a Softmax.
 WIDE_HEAD, LEAST_RATIO = 128, 4
 
 
