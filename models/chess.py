@@ -1,7 +1,7 @@
 """A chess net in the style of Leela Chess Zero's transformers: 64 squares as tokens, a generated attention bias.
 
-The bias ("smolgen", lczero.org, "Transformer Progress", 2024): the position is compressed to a short vector per head,
-which one matrix shared by all layers expands to the 64 x 64 scores.
+The bias is "smolgen" (lczero.org, "Transformer Progress", 2024). Each layer compresses the position to a short vector
+for each head. A matrix that all layers share expands this vector to the 64 x 64 scores.
 """
 
 from __future__ import annotations

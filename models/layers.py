@@ -2,8 +2,8 @@
 
 Weights are drawn such that activations keep a variance near one from layer to layer (He et al., "Delving Deep into
 Rectifiers", 2015). BatchNormalization statistics resemble those of a trained net: no mean is zero, no variance one, no
-gamma one. Subgraphs have the form that exporters write at opset 17 (GroupNorm as Reshape - InstanceNormalization -
-Reshape - Mul - Add, SiLU as Sigmoid - Mul, GELU as its formula, attention as MatMul - Softmax - MatMul).
+gamma one. Subgraphs have the form that exporters write at opset 17. For example, GroupNorm is Reshape -
+InstanceNormalization - Reshape - Mul - Add, SiLU is Sigmoid - Mul, and attention is MatMul - Softmax - MatMul.
 """
 
 from __future__ import annotations

@@ -115,8 +115,8 @@ def transformer_blocks(nodes: int) -> onnx.ModelProto:
 def tensorflow_blocks(nodes: int) -> onnx.ModelProto:
     """Post-norm blocks as tf2onnx writes TensorFlow's BERT.
 
-    The shape of each Reshape is computed from the preceding layer (Shape - Cast - Slice - Squeeze, Unsqueeze - Concat -
-    Cast), and a dense layer multiplies flattened rows.
+    The shape of each Reshape is computed from the preceding layer: Shape - Cast - Slice - Squeeze, then Unsqueeze -
+    Concat - Cast. A dense layer multiplies flattened rows.
     """
     g, x = _Graph(), "x"
     heads, size, hidden, rest = (g.constant(np.array([v], np.int32)) for v in (HEADS, HEAD, D, -1))

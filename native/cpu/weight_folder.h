@@ -32,9 +32,9 @@ struct MappedWeights {
 
 class WeightFolder {
  public:
-  // Returns the folder set by the environment variables GRAPHOPT_WEIGHTS (a path, created if missing; or "off") and
-  // GRAPHOPT_WEIGHTS_LIMIT (MiB, default 16,384); null if GRAPHOPT_WEIGHTS is not set or "off". A folder that other
-  // users can write to, or an invalid limit, disables the folder with one line on stderr.
+  // Returns the folder of the environment variable GRAPHOPT_WEIGHTS, which is created if missing; null if the variable
+  // is not set or "off". GRAPHOPT_WEIGHTS_LIMIT sets the limit in MiB (default 16,384). If other users can write to the
+  // folder, or the limit is invalid, returns null and writes one line to stderr.
   static const WeightFolder* of_process();
 
   // Throws std::runtime_error with the reason if the folder cannot be used.

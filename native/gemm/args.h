@@ -35,7 +35,7 @@ constexpr size_t size_with_epilogue(size_t before) { return (before + sizeof(Epi
 enum class IntegerOutput : int32_t { kInt32, kFloat, kInt8, kUint8 };
 
 // Precomputed operands of the epilogue of an int8 GEMM: this header, and then four arrays for each matrix of the right
-// operand (float scale, float shift, int32_t offset, int32_t zero point). An array has an element for each column and
+// operand: float scale, float shift, int32_t offset, int32_t zero point. An array has an element for each column and
 // is padded to a multiple of kIntegerPack columns.
 struct IntegerColumnsHeader {
   uint32_t outside[4];    // 16 elements of A that are equal to its zero point
@@ -63,9 +63,9 @@ struct IntegerSum {
 
 // The operations on a sum s of an int8 GEMM, in row m and column n; the kernels multiply signed elements. The exact sum
 // of products is s + offset[n] - zero[n] * (sum of row m of A). A float output is this sum times scale[n], plus
-// shift[n]. For a byte, an activation and the scale and zero point of Y follow the multiplication by scale[n]; with no
-// activation or Relu, scale[n] includes the scale of Y. If there is a table, a byte x becomes table[x]. `sum` adds a
-// residual. `whole_packs`: rows of Y are multiples of kIntegerPack elements.
+// shift[n]. For a byte output, the sum is multiplied by scale[n], activated, divided by the scale of Y, rounded, and
+// the zero point of Y is added. With no activation or Relu, scale[n] includes the division. If there is a table, a byte
+// x becomes table[x]. `sum` adds a residual. `whole_packs`: rows of Y are multiples of kIntegerPack elements.
 struct IntegerEpilogue {
   IntegerOutput output;
   int32_t columns;  // N, padded to a multiple of kIntegerPack

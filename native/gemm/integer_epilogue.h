@@ -98,8 +98,8 @@ struct IntegerColumns {
     UNROLL for (int i = 0; i < kIntegerPack / 4; ++i) sums[i] = static_cast<int32_t>(bytes.v[i]);
   }
 
-  // Returns whether finish_bytes computes the result: whole packs of bytes, without zero points of the right operand, a
-  // table, an activation other than Relu, or a residual that is added before the rounding.
+  // Returns whether finish_bytes computes the result. It stores whole packs of bytes. It supports no zero points of the
+  // right operand, no table, no activation except Relu, and no residual that is added before the rounding.
   DEVICE bool is_simple() const {
     return !has_zeros && table == nullptr && epilogue.whole_packs != 0 &&
            epilogue.output != IntegerOutput::kInt32 && epilogue.output != IntegerOutput::kFloat &&

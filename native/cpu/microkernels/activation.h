@@ -84,8 +84,8 @@ inline V activate(V x, [[maybe_unused]] float a, [[maybe_unused]] float b) {
   }
 }
 
-// Computes y[i] = act(at(read)) for i < n. at(read) returns the value to activate, which it computes from arrays p that
-// it reads by read(p): p[i], or a vector of 16 elements from p[i] on. y may be one of these arrays.
+// Computes y[i] = act(at(read)) for i < n. at(read) returns the value to activate. It reads arrays p by read(p), which
+// returns p[i], or a vector of 16 elements from p[i] on. y may be one of these arrays.
 template <ActivationKind kKind, class At>
 inline void activate_each(const Activation& act, float* y, int64_t n, const At& at) {
   const float a = act.a, b = act.b;

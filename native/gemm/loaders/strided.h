@@ -103,8 +103,8 @@ class OperandPart {
     const int at = i * kThreads + me;
     return {at / (kDepth / kSize), at % (kDepth / kSize) * kSize};
   }
-  // If LDS has a row for each line, packs i and i + 1 (i even) have consecutive indices k, because
-  // store_lines writes two k of a line at a time.
+  // If LDS has a row for each line, packs 0 and 1, 2 and 3, ... have consecutive indices k, because store_lines writes
+  // two elements of a line at a time.
   DEVICE static Position position_along_lines(int i) {
     if constexpr (kByLine) {
       const int at = i / 2 * kThreads + thread_x();

@@ -23,8 +23,8 @@ struct Hgemm {
   using Instruction = typename Select<kRightByK, hip::Instruction<Element>, hip::Instruction<Element>>::Type;
   static constexpr bool kInt8 = kIsInt8<Element>;
   using Value = typename Select<kInt8, int32_t, float>::Type;  // type of the sums
-  // With asynchronous copies, the rows of an int8 operand B in LDS have an order (AdjacentColumns) in which the sums of
-  // a work-item are whole packs of a row of C.
+  // With asynchronous copies, the rows of an int8 operand B in LDS have the order of AdjacentColumns. The sums of a
+  // work-item are then whole packs of a row of C.
   using Adjacent = AdjacentColumns<Instruction, kIntegerPack>;
   static constexpr bool kAdjacent =
       kInt8 && (kCopiesToLds || (kOnCpu && kWave == 32)) && kWaveN % Adjacent::kN == 0;
@@ -205,9 +205,9 @@ struct Hgemm {
 
   // Like for_each_pack, but each wave moves its own sums through LDS, 16 rows at a time. Before its first rows, it
   // waits until all waves have read their operands, unless it overwrites only operands of its own (kInOwnRows). A pack
-  // of a work-item has kPack sums of a row m from column pack_column() on. Functions of the epilogue: prefetch(m) loads
-  // the operand of add() for row m some packs in advance; add(values, loaded) applies it to a pack; activate(values)
-  // activates several packs at once; store(m, values) stores a pack.
+  // of a work-item has kPack sums of a row m from column pack_column() on. The epilogue has four functions. prefetch(m)
+  // loads the operand of add() for row m some packs in advance. add(values, loaded) applies it to a pack.
+  // activate(values) activates several packs at once. store(m, values) stores a pack.
   template <int kPack, class AnyLds, class AnyEpilogue>
   DEVICE void apply_epilogue(AnyLds& lds, const AnyEpilogue& epilogue) const {
     constexpr int kPacksAcross = kWaveN / kPack, kMaxRows = kWave / kPacksAcross;
@@ -286,8 +286,8 @@ struct Hgemm {
   }
 
  private:
-  // Swaps columns 0 to 3 of a pack with columns 4 to 7 in every second group of 32 columns: work-items that
-  // read neighbouring packs then use different banks.
+  // Swaps columns 0 to 3 of a pack with columns 4 to 7 in every second group of 32 columns. Work-items that read
+  // neighbouring packs then use different banks.
   DEVICE static constexpr int exchange(int column) { return column ^ (column >> 5 & 1) * 4; }
 
   // Stores the sums of 16 rows.

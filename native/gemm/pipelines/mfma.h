@@ -1,5 +1,5 @@
-// The 16x16x16 tile of instruction.h with the MFMA instructions of CDNA. In slot s of an operand, work-item i
-// of a wave holds line i % 16 (a row of the left or a column of the right operand) at k = 4 (i / 16) + s. The
+// The 16x16x16 tile of instruction.h with the MFMA instructions of CDNA. A line is a row of the left operand or a
+// column of the right one. Slot s of work-item i of a wave holds the element of line i % 16 at k = 4 (i / 16) + s. The
 // sums of work-item i belong to row i % 16 and columns 4 (i / 16) to 4 (i / 16) + 3.
 #pragma once
 
@@ -72,8 +72,8 @@ struct MfmaInstruction {
 
 #if __has_builtin(__builtin_amdgcn_mfma_f32_16x16x32_f16)  // CDNA 4: 32 indices k in the time of 16
   static constexpr bool kTwoTiles = sizeof(T) == 2;
-  // In slot s of an operand of this instruction, work-item i has k = 8 (i / 16) + s. The order of k does not matter if it
-  // is the same in both operands. The slots of two tiles are therefore the slots of one operand.
+  // In slot s of an operand of this instruction, work-item i has k = 8 (i / 16) + s. The order of k does not matter if
+  // it is the same in both operands. The slots of two tiles are therefore the slots of one operand.
   DEVICE static void multiply_two(Sum& sum, const Left& left0, const Left& left1, const Right& right0,
                                   const Right& right1) {
     const auto left = __builtin_shufflevector(left0.v, left1.v, 0, 1, 2, 3, 4, 5, 6, 7);

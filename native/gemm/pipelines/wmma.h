@@ -5,7 +5,8 @@
 #include "device/platform.h"
 #include "gemm/pipelines/instruction.h"
 
-// gfx125x (which also defines __GFX12__) and gfx117x have the instructions of RDNA 4 with other layouts of the operands.
+// gfx125x (which also defines __GFX12__) and gfx117x have the instructions of RDNA 4 with other layouts of the
+// operands.
 #if __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12) && !defined(__gfx1200__) && \
     !defined(__gfx1201__)
 #error "graphopt has no kernels for this target: its matrix instructions do not have the layouts of RDNA 4"
@@ -13,8 +14,8 @@
 
 namespace graphopt::hip {
 
-// The parts that RDNA 3 and 4 share. A work-item holds elements of line i % 16 of each operand (a row of the
-// left or a column of the right one) and sums of row i % 16; each half of the wave has a part of the row.
+// The parts that RDNA 3 and 4 share. A line is a row of the left operand or a column of the right one. A work-item
+// holds elements of line i % 16 of each operand and sums of row i % 16. Each half of the wave has a part of the row.
 // Operand::load loads from one line, for left and right operands alike.
 template <class Operand>
 struct WmmaInstruction {

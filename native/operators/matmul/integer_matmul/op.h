@@ -79,8 +79,8 @@ Plan integer_columns_plan(const IntegerColumnsProblem& p);
 bool has_integer_gemm(const DeviceFacts& device);
 
 // Inputs: L, packed columns of R, the output of integer_columns_plan, and with `has_row_sums` the sums of the rows of
-// L, which are not needed if the zero points of R are 0. Output Y. L is packed, or row-major with K a multiple of 16;
-// `unsigned_left`: it is row-major and unsigned. a_batch and b_batch are strides in matrices. All pointers are
+// L. Output Y. The sums are not needed if the zero points of R are 0. L is packed, or row-major with K a multiple of
+// 16; `unsigned_left`: it is row-major and unsigned. a_batch and b_batch are strides in matrices. All pointers are
 // multiples of 16. Throws std::invalid_argument if a size is too large.
 Plan integer_gemm_plan(const GemmProblem& p, const IntegerColumnsProblem& columns, bool has_row_sums,
                        bool unsigned_left, const DeviceFacts& device,

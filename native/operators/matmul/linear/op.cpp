@@ -226,8 +226,8 @@ class LinearLayersGpu final : public GpuKernelOf<LinearOp> {
 
   // Returns the stride, in elements, of the layers' inputs from input `first` on. Returns 0 unless each input begins at
   // the first multiple of kSiblingAlignment after the previous one. Another constant stride would be a coincidence of
-  // the device's allocator, and could be too large for cuBLASLt's kernels: they compute the offset of a bias in 32
-  // bits, and read a wrong address if two biases are more than 2 GiB apart.
+  // the device's allocator. It could also be too large for cuBLASLt's kernels, which compute the offset of a bias in 32
+  // bits and read a wrong address if two biases are more than 2 GiB apart.
   int64_t step(const Call& call, size_t first) const {
     const Tensor& one = call.input(first);
     const int64_t element = static_cast<int64_t>(bytes_of(one.type));

@@ -11,8 +11,9 @@
 // such a sum, the larger value rounds away digits of the smaller one. The algorithm is therefore used only if
 // `nearly_equal` is true for the norms of all rows of X that are added, and of all columns of W that are added. For the
 // halves of a section, `nearly_equal` compares two sums over k: of a b + c d, and of (a + c) (b + d). Here a and c are
-// the squared norms of column k of X in the first and in the second half, b and d those of row k of W. The norms of X
-// are computed while X is packed, and the norms of W once. With NaN or infinity, `nearly_equal` is false.
+// the squared norms of column k of the first and of the second half of X; b and d are those of row k of both halves of
+// W. The norms of X are computed while X is packed, and the norms of W once. With NaN or infinity, `nearly_equal` is
+// false.
 #pragma once
 
 #include <algorithm>

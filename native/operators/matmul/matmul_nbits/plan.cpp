@@ -67,8 +67,8 @@ Plan vector_plan(const NBitsProblem& p, bool half, bool aligned, int wave) {
   return plan;
 }
 
-// Returns whether the kernels on the matrix units support the layout: rows of A and B consist of packs of 16 bytes, and
-// rows of B have less than 2^23 bytes (PackedLines::depend_on).
+// Returns whether the kernels on the matrix units support the layout. Rows of A and B must consist of packs of 16
+// bytes. Rows of B must have less than 2^23 bytes (PackedLines::depend_on).
 bool is_aligned(const NBitsProblem& p) {
   constexpr int64_t kMaxRowBytes = 1 << 23;
   const int64_t row_bytes = divide_up(p.K, p.size) * p.size * p.bits / 8;

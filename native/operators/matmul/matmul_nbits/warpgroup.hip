@@ -2,7 +2,7 @@
 //
 // The weights are the left operand. A work-group computes kRows rows of 128 columns of Y, and each of its two
 // warpgroups 64 of these columns. While the tensor cores multiply a step, work-items dequantize the weights of the next
-// one, and elements of A and packed weights of later steps are copied to LDS.
+// step. They also copy elements of A and packed weights of later steps to LDS.
 #include "device/platform.h"
 #include "gemm/kernels.h"
 #include "gemm/loaders/packed.h"
@@ -180,8 +180,8 @@ class NBitsWarpgroups {
   Lds& lds_;
   PackedLines<kBits> lines_;
   int first_m_, first_n_;
-  // Of this work-item: its packs of A in the first row, their position in LDS, and offsets of its rows; the packed
-  // weights, scales and zero points of its column.
+  // from_a_: the pack of this work-item in the tile's first row of A. to_a_: the position of its first pack in LDS.
+  // rows_of_a_: offsets of its rows of A. packed_, scales_ and zero_points_: those of its column.
   const half_t* from_a_;
   int to_a_;
   uint32_t rows_of_a_[kPacks];

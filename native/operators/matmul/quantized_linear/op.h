@@ -20,8 +20,8 @@ struct QuantizedLinearProblem {
   Activation act;
 };
 
-// Inputs: X float [.., K]; W int8 or uint8 [K, N]; for each column the scale (float) and the zero point (W's type) of W
-// and the bias b (float), each [N].
+// Inputs: X float [.., K]; W int8 or uint8 [K, N]; the scales of W, float [N]; the zero points of W, in W's type [N];
+// the bias b, float [N].
 class QuantizedLinearOp final : public Operator<QuantizedLinearProblem> {
  public:
   explicit QuantizedLinearOp(ActivationKind kind) { act_.kind = kind; }
