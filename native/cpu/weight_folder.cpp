@@ -76,7 +76,6 @@ std::string library() {
   return text;
 }
 
-// Returns true if only this user can write to the file.
 bool is_private(const struct stat& status) {
   return status.st_uid == geteuid() && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }

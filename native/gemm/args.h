@@ -31,7 +31,6 @@ struct Epilogue {
 // Returns the size of arguments that have `before` bytes of other members and end with an epilogue.
 constexpr size_t size_with_epilogue(size_t before) { return (before + sizeof(Epilogue) + 7) / 8 * 8; }
 
-// The type of the output of an int8 GEMM.
 enum class IntegerOutput : int32_t { kInt32, kFloat, kInt8, kUint8 };
 
 // Precomputed operands of the epilogue of an int8 GEMM: this header, and then four arrays for each matrix of the right

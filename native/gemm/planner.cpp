@@ -31,7 +31,6 @@ constexpr double kClocksOfLatency = 1000;
 // (2 KiB for 38 compute units) and RDNA (1 KiB for 40).
 double l2_bytes_per_clock(const Architecture& arch) { return arch.wave == 64 ? 54 : 25; }
 
-// Returns the row of a tile in kCountedCosts, or null.
 constexpr const hip::CountedCost* counted_cost(GemmTile tile) {
   for (const hip::CountedCost& row : hip::kCountedCosts) {
     if (row.tile == tile) return &row;

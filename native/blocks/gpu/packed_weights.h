@@ -43,7 +43,6 @@ DEVICE HalfPair pair_of(half_t first, half_t second) {
 #endif
 }
 
-// Returns (word & mask) | bits.
 DEVICE uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t bits) {
 #if defined(__CUDACC__)
   uint32_t y;  // nvcc does not combine two operations with constants
@@ -53,7 +52,6 @@ DEVICE uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t bits) {
   return (word & mask) | bits;
 #endif
 }
-// Returns the low halves, or the high halves, of two words.
 DEVICE uint32_t low_halves(uint32_t first, uint32_t second) { return (first & 0xffff) | second << 16; }
 DEVICE uint32_t high_halves(uint32_t first, uint32_t second) { return first >> 16 | (second & 0xffff0000); }
 

@@ -6,7 +6,7 @@
 
 namespace graphopt::hip {
 
-// Rounds to the nearest integer, ties to even. NaN becomes 0 because it has no integer value.
+// Ties go to even integers. NaN becomes 0, because it has no integer value.
 DEVICE float round_to_even(float x) {
   const float magnitude = x < 0 ? -x : x;
   if (!(magnitude < 8388608.0f)) return x != x ? 0.0f : x;
@@ -48,7 +48,6 @@ DEVICE void bytes_to_floats(uint32_t bytes, bool is_signed, float* to) {
   to[3] = byte_to_float<3>(bytes, is_signed);
 }
 
-// Returns the value of a signed or unsigned byte.
 DEVICE int32_t byte_value(uint8_t x, bool is_signed) { return is_signed ? static_cast<int8_t>(x) : x; }
 
 // Converts an integer-valued float to kBits bits, with saturation. Returns them in the low bits.

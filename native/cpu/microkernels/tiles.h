@@ -50,8 +50,8 @@ class TileRegisters {
   TileRegisters& operator=(const TileRegisters&) = delete;
 };
 
-// The AMX instructions. Template arguments are the indices of tiles; rows in memory are `bytes` apart. The instructions
-// are written in assembly, because the functions in gcc's header do not tell the compiler that they read memory.
+// The AMX instructions. Template arguments are the indices of tiles; rows in memory are `bytes` apart. The code is
+// assembly, because gcc's header does not tell the compiler that the instructions read memory.
 template <int kNumber>
 [[gnu::always_inline]] inline void load_tile(const void* from, int64_t bytes) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(bytes), "i"(kNumber) : "memory");

@@ -21,8 +21,7 @@ struct DenseRowsAsync {
   PacksToLds<true, kPacks> packs;
 
   // `p` points to the first of the `lines` lines of the work-group, which are `stride` elements apart. Elements beyond
-  // the last line or beyond K are zeros in LDS. (If work-items loaded the last line instead, all of them would wait for
-  // the same addresses.)
+  // the last line or beyond K are zeros in LDS. (Loads of the last line instead would all wait for the same addresses.)
   DEVICE DenseRowsAsync(const half_t* p, int stride, int lines, int K)
       : step(static_cast<ptrdiff_t>(Order::column(kRows)) * stride),
         row(thread_x() / kAcross),

@@ -8,8 +8,8 @@ namespace graphopt::hip {
 // The copies of a step are started while an earlier step is multiplied, in parts: one part with each multiplication of
 // 16 indices k. kAllParts starts all copies at once.
 constexpr int kAllParts = -1;
-// Returns whether the copy of a pack is started in this part. `groups`: number of parts that start copies; a loader
-// sets it to less than `parts` if fewer and larger groups of copies are faster.
+// Returns whether the copy of a pack is started in this part. `groups`: number of parts that start copies, less than
+// `parts` if fewer and larger groups of copies are faster.
 DEVICE bool in_part(int pack, int packs, int part, int parts, int groups) {
   return part == kAllParts || pack * groups / packs * (parts / groups) == part;
 }

@@ -1,13 +1,13 @@
-// The tiles of instruction.h implemented with shuffles, for tests without matrix units. Waves of 32 have the layout of
-// RDNA 4, waves of 64 have the layout of CDNA.
+// Emulates the tiles of instruction.h with shuffles, for tests without matrix units. Waves of 32 have the layout of
+// RDNA 4, waves of 64 that of CDNA.
 #pragma once
 
 #include "device/platform.h"
 
 namespace graphopt::hip {
 
-// Builds an operand from registers, for instructions with one line for each work-item (instruction.h): pair(0, j) returns
-// pair j of this line.
+// Builds an operand from registers, for instructions with one line for each work-item (instruction.h): pair(0, j)
+// returns pair j of this line.
 template <class Operand, class Pair>
 DEVICE Operand operand_of_pairs(const Pair& pair) {
   constexpr int kPairs = sizeof(Operand) / 4;

@@ -104,7 +104,6 @@ struct View {
   std::map<int, int64_t> strides;
 };
 
-// Plans one call.
 class EinsumPlanner {
  public:
   EinsumPlanner(const Call& call, Program& program, const GemmChoice& choice)

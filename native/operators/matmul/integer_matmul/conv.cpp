@@ -17,7 +17,6 @@ void swap_axes(const Call& call, Program& program, const Shape& shape, int64_t b
                  {to});
 }
 
-// These functions convert shapes of any rank between channels first and channels last.
 Shape channels_first(const Shape& last) {
   Shape first = last;
   for (size_t d = 2; d < last.rank(); ++d) first[d] = last[d - 1];

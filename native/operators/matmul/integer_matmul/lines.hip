@@ -13,7 +13,6 @@ struct IntegerLinesLds {
   alignas(16) uint8_t bytes[kIntegerTile][kIntegerLineBytes + 16];
 };
 
-// Returns the sum of four signed bytes.
 DEVICE int32_t sum_of_bytes(uint32_t x) {
   int32_t sum = 0;
   UNROLL for (int i = 0; i < 4; ++i) sum += static_cast<int8_t>(x >> 8 * i);

@@ -165,7 +165,6 @@ hip::IntegerEpilogue epilogue_of(const IntegerColumnsProblem& p, bool unsigned_l
   return e;
 }
 
-// Sets the epilogue and its optional operands.
 template <class Args>
 void fill_epilogue(Args& args, const IntegerColumnsProblem& p, bool unsigned_left) {
   args.residual = p.sum.kind != hip::IntegerResidual::kNone ? input(3) : no_buffer();
@@ -286,7 +285,6 @@ const char* refuse_integer_conv(const ConvolutionProblem& p, const DeviceFacts& 
 
 namespace {
 
-// Sets the arguments of a convolution that do not depend on the tiling.
 hip::IntegerConvArgs conv_args(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
                                int64_t pixel) {
   const int64_t C = round_up(p.C, 16) / 2;  // pairs of elements

@@ -82,7 +82,6 @@ inline int64_t sections_of(int64_t K) {
   return 0;
 }
 
-// Returns whether W divides into quarters and is packed with its norms.
 inline bool fits_strassen(const LinearProblem& p) {
   return !p.bfloat16 && p.K >= kMinOfK && sections_of(p.K) > 0 && p.N >= kMinOfN && p.N % kTwoPanels == 0;
 }
@@ -294,7 +293,6 @@ class StrassenGemm {
   }
 
  private:
-  // Returns the first row of a pair of blocks.
   int64_t first_row(int64_t pair) const { return ceil_div(p_.rows, 2) * pair / h_.pairs * 2; }
   int64_t rows_of_block(int64_t pair) const { return (first_row(pair + 1) - first_row(pair)) / 2; }
 

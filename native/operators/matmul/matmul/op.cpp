@@ -47,7 +47,6 @@ void GemmChoice::plan(GemmCall gemm) const {
 
 namespace {
 
-// The attributes alpha, transA and transB.
 struct GemmAttributes {
   float alpha;
   bool transpose_a, transpose_b;
@@ -58,7 +57,6 @@ struct GemmAttributes {
         transpose_b(node.get_bool("transB")) {}
 };
 
-// Multiplies integers, and adds C if present.
 void multiply_integers(const GemmProblem& p, const Call& call, Program& program) {
   gpu::IntegerProblem integers;
   integers.left = integers.right = call.input(0).type;

@@ -26,7 +26,6 @@ bool is_aligned(const GemmProblem& p) {
   return complete;
 }
 
-// Sets the arguments that GemmArgs and GemmAlignedArgs share.
 template <class Args>
 void fill(Args& args, const GemmProblem& p, const Walk& walk, bool is_aligned) {
   args.a = input(0);

@@ -51,7 +51,6 @@ struct Packed {
         b(workspace.take<Word>(plan.matrices * plan.b_words)) {}
 };
 
-// The addresses of the matrices of a GEMM.
 struct Matrices {
   const float *a, *b;
   float* y;

@@ -45,7 +45,6 @@ hip::NBitsArgs vector_args(const NBitsProblem& p, bool half) {
 // Returns whether rows of B consist of packs of 16 bytes.
 bool has_packs(const NBitsProblem& p) { return divide_up(p.K, p.size) * p.size * p.bits / 8 % 16 == 0; }
 
-// Plans a kernel on the vector unit.
 Plan vector_plan(const NBitsProblem& p, bool half, bool aligned, int wave) {
   Plan plan;
   const bool many = p.M > 1, packs = aligned && !p.has_g_idx && p.K % 4 == 0 && has_packs(p);
@@ -117,7 +116,6 @@ RowsGrid choose_rows_grid(const NBitsProblem& p, int64_t slices, int64_t max_wav
   return best;
 }
 
-// Plans the kernel for few rows on the matrix units.
 Plan rows_plan(const NBitsProblem& p, const DeviceFacts& device) {
   struct Kernel {
     int bits;

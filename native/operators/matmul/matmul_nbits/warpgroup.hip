@@ -93,8 +93,8 @@ class NBitsWarpgroups {
   DEVICE static int own_column() { return thread_x() * kOwn / kDepth; }
   DEVICE static int own_k() { return thread_x() * kOwn % kDepth; }
 
-  // Starts to copy both operands of a step. Elements beyond A are zeros. (If work-items copied the last row instead,
-  // all of them would wait for the same addresses.) Weights beyond K repeat the last ones.
+  // Starts to copy both operands of a step. Elements beyond A are zeros. (Copies of the last row instead would all wait
+  // for the same addresses.) Weights beyond K repeat the last ones.
   DEVICE void copy(int step, int buffer) {
     const int k = step * kDepth;
     const int inside = k + thread_x() % 8 * 8 < args_.K ? inside_ : 0;

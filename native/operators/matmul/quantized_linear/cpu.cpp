@@ -188,7 +188,6 @@ struct Multiply {
   };
 };
 
-// The operands of one call that the epilogue needs.
 struct Epilogue {
   const QuantizedLinearProblem& p;
   Quantization quantization;
