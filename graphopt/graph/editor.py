@@ -16,6 +16,8 @@ from graphopt.ops.schema import Array, Dialect
 from graphopt.targets.profit import Profit
 from graphopt.targets.target import Target
 
+FIRST_STATE = 2  # index in the inputs of a Loop and of its body
+FIRST_STATE_OUTPUT = 1  # index in the outputs of the body; the Loop has no condition among its outputs
 Attribute = int | float | str | Sequence[int] | Sequence[float]
 
 
@@ -343,6 +345,32 @@ class Editor(GraphView):
         graph.insert_after(node, moved)
         self.replace([], moved, outputs, anchor=node)
         self.remove(node)
+
+    def remove_loop_states(self, node: ir.Node, states: Sequence[int]) -> None:
+        """Removes states of a Loop that no iteration changes; its body reads their initial values instead.
+
+        Args:
+            node: the Loop.
+            states: their indices in ascending order; some outputs of the Loop must remain.
+        """
+        attribute = node.attributes.pop("body")  # a removed node empties its bodies
+        body = attribute.as_graph()
+        initial: dict[int, ir.Value] = {}
+        for i in reversed(states):
+            value = node.inputs[FIRST_STATE + i]
+            assert value is not None
+            initial[i] = value
+            body.outputs.pop(FIRST_STATE_OUTPUT + i)
+            body.inputs.pop(FIRST_STATE + i).replace_all_uses_with(value)
+        inputs = [x for k, x in enumerate(node.inputs) if k - FIRST_STATE not in initial]
+        attributes = [*node.attributes.values(), attribute]
+        name = self.unique_node_name(node.name or node.op_type)
+        loop = ir.Node("", "Loop", inputs, attributes, num_outputs=len(node.outputs) - len(initial), name=name)
+        for output in loop.outputs:
+            output.name = self.unique_name(f"{name}_out")
+        results = iter(loop.outputs)
+        replaced = {y: initial[i] if i in initial else next(results) for i, y in enumerate(node.outputs)}
+        self.replace([node], [loop], replaced, anchor=node)
 
     def _count_names(self) -> None:
         for graph in self.graphs():

@@ -542,6 +542,58 @@ def test_a_branch_in_a_function_of_the_user() -> None:
     assert_same_outputs(model, after, {"x": draw(2, 3)}, 0.0)
 
 
+LOOP = """g (float[2, 2] x, float[2, 2] w) => ({outputs}) {{
+    y, last, other, rows = Loop (count, go, x, w, u) <body = b ({inputs}) => ({results}) {{ {body} }}>
+    sum = Add(last, y) }}"""
+ONLY = "float[2, 2] sum, float[5, 2, 2] rows"
+
+
+def clean_loop(body: str, states: str = "s v z", results: str = "t v2 z2 row", outputs: str = ONLY) -> onnx.NodeProto:
+    """Cleans a Loop with five iterations, whose initial states are x, w and the constant u; returns the Loop."""
+    inputs, returned = (", ".join(f"float[2, 2] {name}" for name in names.split()) for names in (states, results))
+    parts = {"inputs": f"int64 i, bool k, {inputs}", "results": f"bool k, {returned}"}
+    constants = {"count": np.array(5), "go": np.array(True), "u": draw(2, 2)}
+    model = model_from_text(LOOP.format(outputs=outputs, body=body, **parts), constants, check=False)
+    after = rewrite(model, [CleanUp()]).proto
+    assert rewrite(after, [CleanUp()]).proto == after
+    assert_same_outputs(model, after, {"x": draw(2, 2), "w": draw(2, 2)}, 0.0)
+    (loop,) = (n for n in after.graph.node if n.op_type == "Loop")
+    assert isinstance(loop, onnx.NodeProto)
+    return loop
+
+
+def test_a_loop_reads_its_constant_states_from_outside() -> None:
+    loop = clean_loop(
+        "m = MatMul(s, v) t = Add(m, z) row = Neg(t) v1 = Identity(v) v2 = Identity(v1)", results="t v2 z row"
+    )
+    assert list(loop.input) == ["count", "go", "x"]
+    assert list(loop.output) == ["y", "rows"]
+
+
+@pytest.mark.parametrize(
+    ("results", "body", "outputs"),
+    [
+        ("t v2 z2 row", "v2 = Add(v, z) z2 = Neg(z)", ONLY),
+        ("t z v row", "", ONLY),
+        ("t v v row", "", ONLY),
+        ("t v z2 row", "z2 = Neg(z)", f"{ONLY}, float[2, 2] last"),
+    ],
+    ids=["changes", "exchanged", "returned twice", "graph output"],
+)
+def test_states_that_a_loop_keeps(results: str, body: str, outputs: str) -> None:
+    assert len(clean_loop(f"t = MatMul(s, v) row = Neg(t) {body}", results=results, outputs=outputs).input) == 5
+
+
+def test_an_initial_value_that_has_the_name_of_another_state() -> None:
+    loop = clean_loop("t = Add(s, v) row = Mul(t, w) w2 = Neg(w)", states="s v w", results="t v w2 row")
+    assert len(loop.input) == 5
+
+
+def test_an_initial_value_that_has_the_name_of_its_state() -> None:
+    loop = clean_loop("t = Add(s, w) row = Mul(t, z) z2 = Neg(z)", states="s w z", results="t w z2 row")
+    assert len(loop.input) == 4
+
+
 def test_a_range_of_constants_reads_scalars() -> None:
     """Runtimes accept computed one-element tensors as inputs of Range, but require constants to be scalars."""
     text = """g (float[3] x) => (float[n] y) {

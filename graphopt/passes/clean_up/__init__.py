@@ -1,7 +1,7 @@
 """Clean-up: computes constants, removes identities, merges equal nodes, removes unused nodes.
 
     f(constants) = constant;  Shape(x)[i] = n for a static dimension;  id(x) = x;  two nodes f(x) = one node f(x)
-    If(true, f, g) = f
+    If(true, f, g) = f;  a Loop whose state s never changes reads the initial s
 
 Why it is legal: the results are equal bit for bit. Only operators that IEEE 754 and the ONNX operator specification
 define exactly are computed (graph/operators/evaluation.py). Integers that follow from dimensions are exact, because
@@ -35,6 +35,7 @@ from graphopt.passes.clean_up.cast_before_transpose import cast_before_transposi
 from graphopt.passes.clean_up.constants import COMPUTED, ConstantFolding
 from graphopt.passes.clean_up.equal_nodes import EqualNodes
 from graphopt.passes.clean_up.identities import CANDIDATES, unchanged
+from graphopt.passes.clean_up.loop_states import remove_constant_states
 from graphopt.passes.clean_up.unused import remove_unused
 
 
@@ -70,6 +71,9 @@ def _simplify(graph: ir.Graph, editor: Editor, contents: dict[ir.Value, Hashable
             done[f"{op_type} of constants, computed"] += 1
         elif op_type == "If" and is_op(node) and take_branch(node, editor):
             done["If with a constant condition, replaced by its branch"] += 1
+            inlined = True
+        elif op_type == "Loop" and is_op(node) and (removed := remove_constant_states(node, editor)):
+            done["constant states of Loop, removed"] += removed
             inlined = True
         else:
             if op_type == "Range" and is_op(node) and constants.replace_by_scalars(node):
