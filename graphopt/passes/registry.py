@@ -33,6 +33,7 @@ from graphopt.passes.pool_planes import PoolPlanes
 from graphopt.passes.prelu import PRelu
 from graphopt.passes.quantized_conv import QuantizedConv
 from graphopt.passes.quantized_linear import QuantizedLinear
+from graphopt.passes.quantized_softmax import QuantizedSoftmax
 from graphopt.passes.scale_heads import ScaleHeads
 from graphopt.passes.scale_shift import ScaleShift
 from graphopt.passes.stft_conv import StftConv
@@ -78,6 +79,7 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     FuseAttention(),
     # After FuseAttention, which fuses the Softmax of attention.
     AxisSoftmax(),
+    QuantizedSoftmax(),
     GatherRows(),
     HoistGather(),
     NormWindows(),
