@@ -8,7 +8,8 @@ namespace graphopt::hip {
 
 constexpr int kGroupNormMaxThreads = 1024;
 constexpr int kGroupNormSplitThreads = 512;
-// Elements per work-item: of group_norm_small_*, group_norm_stats_* and group_norm_apply_*; of group_norm_large_*.
+// Elements per work-item of group_norm_small_* and group_norm_large_*. group_norm_stats_* and group_norm_apply_* have
+// as many as group_norm_small_*.
 constexpr int kGroupNormSmallElements = 16;
 constexpr int kGroupNormLargeElements = 40;
 // Elements of a part, which is the work of one work-group of group_norm_stats_* and group_norm_apply_*.

@@ -7,7 +7,7 @@
 namespace graphopt::hip {
 
 constexpr int kRowNormMaxThreads = 512;
-constexpr int kRowNormVectors = 4;  // per work-item
+constexpr int kRowNormVectors = 4;  // packs per work-item
 constexpr int kRowNormAnyThreads = 1024;
 
 // Rows of D elements. row_norm_any_* has one work-group for each row.

@@ -26,8 +26,9 @@ DEVICE float fold(float* v, int mask) {
 }
 
 // Multiplies `count` rows of r, which are H H elements apart, by the states h [sequences, H]. Adds the products of this
-// work-item's elements to v. kWide: reads packs, and H is a multiple of a pack. An iteration issues all its loads before
-// it waits for the first one. In float16 with kWide, it first issues the loads of the weights and of half of the states.
+// work-item's elements to v. kWide: reads packs, and H is a multiple of a pack. An iteration issues all its loads
+// before it waits for the first one. In float16 with kWide, it first issues the loads of the weights and of half of the
+// states.
 template <class T, bool kWide>
 DEVICE void multiply_states(const T* r, const float* h, int H, int sequences, int count, float* v) {
   constexpr int kSize = kWide ? Pack<T>::kSize : 1, kStates = kWide ? Pack<float>::kSize : 1;
