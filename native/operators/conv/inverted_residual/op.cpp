@@ -16,6 +16,7 @@ void InvertedResidualOp::read(const Node& node) {
   pads_ = get_sizes(node, "pads", 4, 0);
   strides_ = get_sizes(node, "strides", 2, 1);
   group_ = node.get_int("group");
+  throw_if(group_ < 1, "attribute 'group' must be 1 or more");
 }
 
 InvertedResidualProblem InvertedResidualOp::of_weights(const std::vector<Shape>& weights) const {

@@ -35,6 +35,7 @@ void QuantizedConvOp::read(const Node& node) {
   dilations_ = get_sizes(node, "dilations", 2, 1);
   pads_ = get_sizes(node, "pads", 4, 0);
   group_ = node.get_int("group");
+  throw_if(group_ < 1, "attribute 'group' must be 1 or more");
 }
 
 ConvolutionProblem QuantizedConvOp::window_problem(const Shape& w) const {
