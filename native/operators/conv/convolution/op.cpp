@@ -68,8 +68,8 @@ class Convolution : public gpu::DeviceKernel {
     const bool slopes = tail_ && tail_->has_slopes;
     if (tail_ && tail_->has_residual &&
         call.input(ConvolutionWork::kResidual).shape != call.outputs[0].shape) {
-      throw Error("the sum ", call.input(ConvolutionWork::kResidual).shape, " + ", call.outputs[0].shape,
-                  " has another shape");
+      throw Error("the residual ", call.input(ConvolutionWork::kResidual).shape, " and the result ",
+                  call.outputs[0].shape, " of the convolution have different shapes");
     }
     if (slopes && call.input(slopes_input()).shape.elements() != y[1]) {
       throw Error("slopes ", call.input(slopes_input()).shape, " must have one element for each of ", y[1],
@@ -231,19 +231,20 @@ std::string refuse_conv(const Node& node) {
 std::string refuse_conv_transpose(const Node& node) {
   // ONNX does not define which of the two attributes takes precedence.
   if (node.get_string("auto_pad", "NOTSET") != "NOTSET" && node.find_ints("pads")) {
-    return "auto_pad and pads";
+    return "auto_pad and pads are both set";
   }
   const std::string why = refuse_conv(node);
   if (!why.empty()) return why;
   // Old exporters include the batch and channel axes in output_shape.
   const auto shape = node.find_ints("output_shape");
   const size_t axes = rank_of(node) - 2;
-  return shape && !shape->empty() && shape->size() != axes ? "output_shape is not that of the spatial axes"
-                                                           : "";
+  return shape && !shape->empty() && shape->size() != axes
+             ? "output_shape does not have one size for each spatial axis"
+             : "";
 }
 
-// A pointwise convolution is a GEMM in both layouts, and equally fast for one image. Converting its operands to
-// channels last would therefore only cost time.
+// A pointwise convolution is a GEMM in channels first and in channels last, and equally fast for one image. Converting
+// its operands to channels last would therefore only cost time.
 Layout layout_of(const Node& node) {
   const auto& w = node.inputs[1].shape;
   const bool pointwise = w && w->rank() == kLayoutRank && (*w)[2] == 1 && (*w)[3] == 1;
