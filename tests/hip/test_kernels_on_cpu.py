@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.hip import activations, channels_last_cases, fused_attention_cases, tiles
+from tests.hip import activations, channels_last_cases, fused_attention_cases, scatter_cases, tiles
 from tests.hip.case import Case
 from tests.hip.harness import ROOT, Array, Harness, HostKernels, Plan, build_for_tests, element_type, int64s
 from tests.hip.registry import all_cases
@@ -122,6 +122,16 @@ def test_every_kernel_file_is_compiled(libraries: Libraries) -> None:
         for macro, name in re.findall(rf"^({'|'.join(SUFFIXES)})\((\w+),", text, re.MULTILINE):
             declared |= {name + suffix for suffix in SUFFIXES[macro]}
     assert len(declared) > 200 and declared <= set(kernels.names)
+
+
+def test_a_scattered_sum_of_more_than_2_to_the_23_updates_does_not_overflow(libraries: Libraries) -> None:
+    """Each update has almost 2^40 of the units in which scatter_reduce_* adds floats; the sum has 64 bits."""
+    updates = np.full(2**23 + 8, 2 - 2**-23, np.float32)
+    x, index = np.zeros(1, np.float32), np.zeros(updates.size, np.int32)
+    y = np.array([updates.size * (2 - 2**-23)])
+    case = scatter_cases.case("many", "ScatterElements", "add", (x, index, updates, y), [1, 1, 1, updates.size, 1, 0])
+    harness, kernels = libraries[32]
+    assert not case.check(run(case, plans_of(case, harness, 32), kernels, HostKernels.FORWARD))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=["f16", "f32"])

@@ -54,8 +54,8 @@ DEVICE T add_in_any_order(T start, const List& list, uint32_t first) {
 
 DEVICE uint32_t magnitude_bits(float x) { return bit_cast<uint32_t>(x) & 0x7fffffffu; }
 
-// Returns x in units of 2^-39 p, where p is the largest power of two that is not above the largest magnitude
-// of the addends. `largest` is the biased exponent of p.
+// Returns x in units of 2^-39 p, where p is the power of two with the biased exponent `largest`. The magnitude of x is
+// less than 2 p.
 DEVICE int64_t in_units(float x, uint32_t largest) {
   const uint32_t bits = magnitude_bits(x), exponent = bits >> 23;
   const uint32_t mantissa = exponent != 0 ? (bits & 0x7fffffu) | 0x800000u : bits;
@@ -69,10 +69,11 @@ DEVICE float power_of_two(int32_t n) { return bit_cast<float>(static_cast<uint32
 
 template <class T, class List>
 DEVICE float add_floats(T start, const List& list, uint32_t first) {
-  uint32_t largest = magnitude_bits(to_float(start));
+  uint32_t largest = magnitude_bits(to_float(start)), addends = 1;
   each_update(list, first, [&](T update, uint32_t) {
     const uint32_t bits = magnitude_bits(to_float(update));
     largest = bits > largest ? bits : largest;
+    ++addends;
   });
   largest >>= 23;
   if (largest == 0xff) {  // only infinities and NaN determine the result
@@ -82,6 +83,8 @@ DEVICE float add_floats(T start, const List& list, uint32_t first) {
     return sum;
   }
   largest = largest != 0 ? largest : 1;
+  // An addend has less than 2^40 units, so 2^23 addends do not overflow. More addends need larger units.
+  for (; addends > 1u << 23; addends = (addends + 1) / 2) ++largest;
   int64_t sum = in_units(to_float(start), largest);
   each_update(list, first, [&](T update, uint32_t) { sum += in_units(to_float(update), largest); });
   // A unit is 2^(largest - 127 - 23 - 16). It is applied as two factors, because it may be out of float's
