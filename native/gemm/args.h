@@ -33,15 +33,16 @@ constexpr size_t size_with_epilogue(size_t before) { return (before + sizeof(Epi
 
 enum class IntegerOutput : int32_t { kInt32, kFloat, kInt8, kUint8 };
 
-// Precomputed operands of the epilogue of an int8 GEMM: this header, and then four arrays for each matrix of the right
-// operand: float scale, float shift, int32_t offset, int32_t zero point. An array has an element for each column and
-// is padded to a multiple of kIntegerPack columns.
+// Precomputed operands of the epilogue of an int8 GEMM: this header, and then kIntegerArrays arrays for each matrix of
+// the right operand: float scale, float shift, int32_t offset, int32_t zero point, and int32_t offset for kernels that
+// multiply unsigned elements of A without conversion. An array has an element for each column and is padded to a
+// multiple of kIntegerPack columns.
 struct IntegerColumnsHeader {
   uint32_t outside[4];    // 16 elements of A that are equal to its zero point
   float y_scale, y_zero;  // of Y; the scale is only used with an activation other than Relu
   int32_t unused[2];
 };
-constexpr int kIntegerPack = 8;
+constexpr int kIntegerPack = 8, kIntegerArrays = 5;
 
 // Inverting these bits of a word converts its four unsigned elements x to signed elements x - 128.
 constexpr uint32_t kUnsignedBits = 0x80808080;

@@ -46,8 +46,10 @@ struct IntegerColumns {
   // Args has the members columns, residual, table, y and epilogue. `matrix`: index of the matrix of the right operand.
   // In waves of 64, `epilogue` is read again from the arguments (reload): during the loop over K its members would take
   // too many scalar registers.
+  // `converted`: whether unsigned elements of A are multiplied as x - 128.
   template <class Args>
-  DEVICE IntegerColumns(const Args& args, uint32_t matrix, bool zeros, int n, int32_t N)
+  DEVICE IntegerColumns(const Args& args, uint32_t matrix, bool zeros, int n, int32_t N,
+                        bool converted = true)
       : epilogue(reload<kWave == 64>(args).epilogue),
         header(args.columns),
         residual(args.residual),
@@ -57,8 +59,8 @@ struct IntegerColumns {
         has_zeros(zeros),
         y_zero(header->y_zero) {
     scales = reinterpret_cast<const float*>(header + 1) +
-             matrix * (static_cast<size_t>(epilogue.columns) * 4) + static_cast<size_t>(n);
-    offset = load_values(reinterpret_cast<const int32_t*>(array(2)));
+             matrix * (static_cast<size_t>(epilogue.columns) * kIntegerArrays) + static_cast<size_t>(n);
+    offset = load_values(reinterpret_cast<const int32_t*>(array(converted ? 2 : 4)));
   }
 
   // Returns the residual of elements `at` to at + kIntegerPack - 1 of Y.
@@ -110,14 +112,31 @@ struct IntegerColumns {
   template <bool kAdds>
   DEVICE uint64_t finish_bytes(const int32_t (&sums)[kIntegerPack], const IntegerBytes& added,
                                const IntegerValues<float>& scale) const {
-    float values[kIntegerPack];
-    UNROLL for (int i = 0; i < kIntegerPack; ++i) {
-      values[i] = static_cast<float>(sums[i] + offset.v[i]) * scale.v[i];
+    IntegerBytes bytes;
+    UNROLL for (int word = 0; word < kIntegerPack / 4; ++word) {
+      float values[4];
+      UNROLL for (int i = 0; i < 4; ++i) {
+        const int at = 4 * word + i;
+        values[i] = max_float(static_cast<float>(sums[at] + offset.v[at]) * scale.v[at], low());
+      }
+      if constexpr (kAdds) {
+        float others[4];
+        bytes_to_floats(added.v[word], is_signed(), others);
+        const IntegerSum& sum = epilogue.sum;
+        UNROLL for (int i = 0; i < 4; ++i) {
+          const float rounded = (min_float(values[i], high()) + kToInteger) - (kToInteger - y_zero);
+          values[i] = max_float(
+              fused_multiply_add(rounded, sum.left, fused_multiply_add(others[i], sum.right, sum.shift)),
+              sum.least);
+        }
+      }
+      UNROLL for (int i = 0; i < 4; ++i) values[i] += kToInteger;
+      // In unsigned bytes, the least value of Y is 0.
+      const float zero = kAdds ? 0.0f : y_zero;
+      bytes.v[word] =
+          saturate_to_bytes(values, kToInteger - zero + least()) ^ (is_signed() ? 0x80808080u : 0u);
     }
-    round_in_range(values);
-    if (!kAdds) return bit_cast<uint64_t>(rounded_bytes(values));
-    subtract_rounding(values);
-    return bit_cast<uint64_t>(add_residual(values, added));
+    return bit_cast<uint64_t>(bytes);
   }
 
   // Stores finished elements `at` to at + kIntegerPack - 1 of Y.
@@ -161,14 +180,15 @@ struct IntegerColumns {
 
   DEVICE bool is_signed() const { return epilogue.output == IntegerOutput::kInt8; }
   DEVICE float least() const { return is_signed() ? -128.0f : 0.0f; }
+  // The range of Y minus its zero point; with Relu its part from 0 on.
+  DEVICE float low() const { return epilogue.act.kind == ActivationKind::kRelu ? 0 : least() - y_zero; }
+  DEVICE float high() const { return least() + 255 - y_zero; }
 
   // Clamps values to the range of Y minus its zero point, and rounds them by adding kToInteger. The zero point is added
   // after the rounding, because an addition before it would round the value twice.
   DEVICE void round_in_range(float (&values)[kIntegerPack]) const {
-    const float high = least() + 255 - y_zero;
-    const float low = epilogue.act.kind == ActivationKind::kRelu ? 0 : least() - y_zero;
     UNROLL for (int i = 0; i < kIntegerPack; ++i) {
-      values[i] = min_float(max_float(values[i], low), high) + kToInteger;
+      values[i] = min_float(max_float(values[i], low()), high()) + kToInteger;
     }
   }
   // Returns the bytes of values from round_in_range.

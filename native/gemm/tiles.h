@@ -146,15 +146,25 @@ constexpr bool runs_on(Targets targets, bool copies_to_lds) {
   TILE(256x128, kCopiesToLds, 256, 1815, 11500) \
   TILE(128x128, kAll,         128, 1670, 5700)
 
+// Tiles of NVIDIA's warpgroups for int8. A warpgroup computes 64 rows.
+// Columns: size; targets (kAll: NVIDIA, and the CPU with waves of 32 for tests); rows and columns; steps of 128 bytes
+// of K in LDS; occupancy, in work-groups; clocks of a step with many tiles, of a step if the compute unit has no other
+// tile, and of a tile before its first step and after its last, fitted to an H200.
+#define GEMM_INTEGER_WARPGROUP_TILES(TILE)                      \
+  TILE(128x128, kCopiesToLds, 128, 128, 3, 2, 1520, 1520, 2500) \
+  TILE(64x64,   kAll,         64,  64,  4, 3, 400,  900,  800)
+
 // clang-format on
 
 // All tiles, for tests and tuning to choose from. The macros for rows paste names, as templates cannot.
 #define GEMM_TILE(name, type, ...) k##name##_##type,
 #define GEMM_ALIGNED_TILE(name, ...) kAligned##name,
 #define GEMM_WARPGROUP_TILE(name, ...) kWarpgroup##name,
+#define GEMM_INTEGER_WARPGROUP_TILE(name, ...) kIntegerWarpgroup##name,
 enum class GemmTile {
   GEMM_VECTOR_TILES(GEMM_TILE) GEMM_VECTOR_F16_TILES(GEMM_TILE) GEMM_STRIDED_TILES(GEMM_TILE)
       GEMM_ALIGNED_TILES(GEMM_ALIGNED_TILE) GEMM_WARPGROUP_TILES(GEMM_WARPGROUP_TILE)
+          GEMM_INTEGER_WARPGROUP_TILES(GEMM_INTEGER_WARPGROUP_TILE)
 };
 
 struct VectorTile {
@@ -211,6 +221,24 @@ struct WarpgroupTile {
 #define GEMM_WARPGROUP_ROW(name, targets, ...) \
   {GemmTile::kWarpgroup##name, #name, Targets::targets, __VA_ARGS__},
 constexpr WarpgroupTile kWarpgroupTiles[] = {GEMM_WARPGROUP_TILES(GEMM_WARPGROUP_ROW)};
+
+struct IntegerWarpgroupTile {
+  GemmTile tile;
+  const char* name;
+  Targets targets;
+  int m, n, stages, groups_per_unit;
+  double step, lone_step, overhead;
+
+  constexpr int threads() const { return 2 * m; }
+  // `adds`: with LDS for residuals.
+  constexpr int lds_bytes(bool adds) const {
+    return stages * 128 * (m + n) + (adds ? (stages - 1) * m * n : 0);
+  }
+};
+#define GEMM_INTEGER_WARPGROUP_ROW(name, targets, ...) \
+  {GemmTile::kIntegerWarpgroup##name, #name, Targets::targets, __VA_ARGS__},
+constexpr IntegerWarpgroupTile kIntegerWarpgroupTiles[] = {
+    GEMM_INTEGER_WARPGROUP_TILES(GEMM_INTEGER_WARPGROUP_ROW)};
 
 // The costs of aligned tiles on AMD, counted in the machine code for gfx942 and gfx1100, not measured
 // (docs/measurements/gpu_tiles_amd.md). Columns: mfma (waves of 64), wmma (waves of 32).

@@ -101,6 +101,8 @@ def large_cases() -> Iterator[Case]:
         yield from matmul_nbits_cases.tiled(tile)
     for tile in tiles.WARPGROUP[:-1]:
         yield from matmul_nbits_cases.warpgroups(tile)
+    for tile in tiles.INTEGER_WARPGROUP[:-1]:
+        yield from integer_gemm_cases.warpgroups(tile)
     for tile in tiles.HALO_COPYING:
         for i, sizes in enumerate(channels_last_cases.SHARED):
             yield channels_last_cases.product(f"{tile.size}_conv_halo-{i}", sizes, False, tile.number, halo=True)

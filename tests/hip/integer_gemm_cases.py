@@ -101,22 +101,23 @@ class Numbers:
         return np.asarray(scale / self.y_scale if self.requantized and self.act in ("", "Relu") else scale)
 
     def columns(self, sums: Array, K: int) -> Array:
-        """Returns the operands of the epilogue: [matrices, 4, padded N] after a header of 8 words."""
+        """Returns the operands of the epilogue: [matrices, 5, padded N] after a header of 8 words."""
         matrices, N = sums.shape
         signed = [
             wide(zero) - (128 if dtype == np.uint8 else 0)
             for zero, dtype in ((self.left_zero, self.left), (self.right_zero, self.right))
         ]
-        words = np.zeros((matrices, 4, -(-N // COLUMN_PACK) * COLUMN_PACK), np.int32)
+        words = np.zeros((matrices, 5, -(-N // COLUMN_PACK) * COLUMN_PACK), np.int32)
         words[:, 0, :N] = (self.scale() if self.scaled else np.ones(1, np.float32) * np.float32(self.alpha)).view(
             np.int32
         )
-        offset = signed[0] * (K * signed[1] - sums)
-        if np.dtype(self.output) == FLOAT:
+        is_float = np.dtype(self.output) == FLOAT
+        if is_float:
             words[:, 1, :N] = self.bias.view(np.int32)
-        else:
-            offset = offset + self.bias
-        words[:, 2, :N], words[:, 3, :N] = offset.astype(np.int32), signed[1]
+        words[:, 3, :N] = signed[1]
+        for array, zero in ((2, signed[0]), (4, wide(self.left_zero))):
+            offset = zero * (K * signed[1] - sums) + (0 if is_float else self.bias)
+            words[:, array, :N] = offset.astype(np.int32)
         header = np.zeros(8, np.int32)
         header[:4] = np.full(16, self.left_zero[0]).view(np.int32)
         header[4:6] = np.array([self.y_scale[0] if self.requantized else 1, self.y_zero[0]], np.float32).view(np.int32)
@@ -187,8 +188,8 @@ PRODUCTS: tuple[tuple[int, int, int, tuple[int, ...], tuple[int, ...]], ...] = (
 )  # fmt: skip
 
 
-def product(name: str, i: int, output: Any, tile: int = -1) -> Case:
-    M, N, K, a_batch, b_batch = PRODUCTS[i]
+def product(name: str, i: int, sizes: tuple[Any, ...], output: Any, tile: int = -1) -> Case:
+    M, N, K, a_batch, b_batch = sizes
     rng = np.random.default_rng([M, N, K, i])
     left, right = PAIRS[(i + OUTPUTS.index(output)) % len(PAIRS)]
     a, b = random(rng, left, *a_batch, M, K), random(rng, right, *b_batch, N, K)
@@ -199,13 +200,13 @@ def product(name: str, i: int, output: Any, tile: int = -1) -> Case:
     has_row_sums = numbers.kinds[1] > 0 or right == np.uint8
     row_sums = wide(packed(a)).sum(-1).astype(np.int32)
     raw = K % 16 == 0
-    sizes = [M, N, K, len(a_batch), *a_batch, len(b_batch), *b_batch]
+    dims = [M, N, K, len(a_batch), *a_batch, len(b_batch), *b_batch]
 
     def plan(harness: Harness, facts: int) -> Plan:
         given = int64s(numbers.plan_numbers(len(right_rows), N, K))
         unsigned = raw and left == np.uint8
         flags = (c_int(has_row_sums), c_int(unsigned), c_int32(tile))
-        return harness.plan("integer_gemm", facts, int64s(sizes), given, numbers.floats(), *flags)
+        return harness.plan("integer_gemm", facts, int64s(dims), given, numbers.floats(), *flags)
 
     inputs = [a if raw else packed(a), right_rows, operands, row_sums]
     tolerance = 1e-6 if output == np.float32 else 0
@@ -329,8 +330,8 @@ def convolutions() -> Iterator[Case]:
 
 def tiled(tile: tiles.Tile) -> Iterator[Case]:
     """Makes the products and convolutions of a tile."""
-    for i in range(len(PRODUCTS)):
-        yield product(f"integer_gemm_{tile.size}_i8-{i}", i, OUTPUTS[i % len(OUTPUTS)], tile.number)
+    for i, sizes in enumerate(PRODUCTS):
+        yield product(f"integer_gemm_{tile.size}_i8-{i}", i, sizes, OUTPUTS[i % len(OUTPUTS)], tile.number)
     for i, sizes in enumerate(CONVOLUTIONS):
         yield conv(f"integer_conv_{tile.size}_i8-{i}", i, sizes, OUTPUTS[i % len(OUTPUTS)], tile.number)
     for i, (sizes, groups) in enumerate(GROUPED):
@@ -340,6 +341,41 @@ def tiled(tile: tiles.Tile) -> Iterator[Case]:
         for i in (1, 3):
             name = f"integer_conv_{tile.size}_{np.dtype(output).name}-{i}"
             yield conv(name, i, CONVOLUTIONS[i], output, tile.number)
+
+
+# Problems of warpgroups. The number of a product selects its types, its zero points and Relu; see product.
+WARPGROUP_PRODUCTS: tuple[tuple[int, tuple[Any, ...]], ...] = (
+    (0, (1, 16, 16, (), ())),
+    (3, (129, 80, 144, (), ())),
+    (6, (300, 64, 256, (), ())),
+    (12, (70, 32, 336, (), ())),
+    (15, (64, 160, 48, (), ())),
+    (27, (40, 48, 33, (), ())),
+)
+WARPGROUP_CONVOLUTIONS: tuple[tuple[Any, ...], ...] = (
+    (2, 16, 32, (5, 7), (5, 7), (3, 3), (1, 1), (1, 1), (1, 1)),
+    (3, 64, 144, (6, 9), (6, 9), (1, 1), (1, 1), (1, 1), (0, 0)),
+    (1, 48, 80, (9, 8), (5, 3), (3, 2), (2, 3), (1, 1), (1, 0)),
+    (1, 160, 64, (20, 13), (20, 13), (1, 1), (1, 1), (1, 1), (0, 0)),
+    (3, 32, 16, (7, 7), (7, 7), (3, 3), (1, 1), (2, 2), (2, 2)),
+    (7, 16, 48, (6, 6), (3, 3), (1, 1), (2, 2), (1, 1), (0, 0)),
+)
+
+
+def warpgroups(tile: tiles.Tile) -> Iterator[Case]:
+    """Yields the products and convolutions that warpgroups support."""
+    for output in OUTPUTS[2:]:
+        kind = np.dtype(output).name
+        for i, sizes in WARPGROUP_PRODUCTS:
+            if PAIRS[(i + OUTPUTS.index(output)) % len(PAIRS)][1] == np.int8:
+                yield product(f"integer_warpgroups_gemm_{tile.size}_{kind}-{i}", i, sizes, output, tile.number)
+        # Odd numbers: without a table.
+        for i in (1, 3, 5):
+            if (i + OUTPUTS.index(output)) % 3 == EXACT:
+                continue
+            for at, sizes in enumerate(WARPGROUP_CONVOLUTIONS):
+                name = f"integer_warpgroups_conv_{tile.size}_{kind}_{i}-{at}"
+                yield conv(name, i, sizes, output, tile.number)
 
 
 def cases() -> Iterator[Case]:
@@ -354,8 +390,9 @@ def cases() -> Iterator[Case]:
                 yield lines(f"integer_lines_{np.dtype(dtype).name}_{across}-{i}", i, across, dtype)
         for output in OUTPUTS:
             yield columns(f"integer_columns_{np.dtype(output).name}-{i}", i, output)
-    for i in range(len(PRODUCTS)):
+    for i, sizes in enumerate(PRODUCTS):
         for output in OUTPUTS:
-            yield product(f"integer_gemm_{np.dtype(output).name}-{i}", i, output)
+            yield product(f"integer_gemm_{np.dtype(output).name}-{i}", i, sizes, output)
     for tile in tiles.INT8:
         yield from tiled(tile)
+    yield from warpgroups(tiles.INTEGER_WARPGROUP[-1])

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from ctypes import c_float, c_int, c_int32, c_int64
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from tests.hip import tiles
 from tests.hip.architectures import architectures
-from tests.hip.harness import ROOT, Harness, build_for_tests, int64s
+from tests.hip.harness import ROOT, Harness, build_for_tests, element_type, int64s
 
 pytestmark = pytest.mark.once
 
@@ -140,3 +141,25 @@ def test_many_rows_of_packed_weights_run_on_warpgroups(
     facts = harness.typical_facts("sm_90")
     plan = harness.plan("matmul_nbits", facts, c_int(1), *sizes, flags, c_int32(-1))
     assert [launch["kernel"] for launch in plan.launches] == [f"matmul_nbits_{kernel}"]
+
+
+# Numbers of integer_gemm_cases.Numbers.plan_numbers: one matrix, N, K, types, kinds of zero points, flags, activation.
+@pytest.mark.parametrize(
+    ("M", "N", "K", "output", "kernel"),
+    [
+        (6272, 256, 1024, np.uint8, "warpgroups_gemm_64x64_u8"),
+        (25088, 512, 256, np.int8, "warpgroups_gemm_128x128_u8"),
+        (6272, 256, 1024, np.float32, "gemm_"),  # warpgroups only store bytes
+        (6272, 264, 1024, np.uint8, "gemm_"),  # and rows of whole vectors
+        (49, 512, 2048, np.uint8, "gemm_"),  # few rows need splits of K
+    ],
+)
+def test_many_rows_of_integers_run_on_warpgroups(
+    M: int, N: int, K: int, output: type, kernel: str, harness: Harness
+) -> None:
+    types = (element_type(dtype).value for dtype in (np.uint8, np.int8, output))
+    columns = int64s([1, N, K, *types, 0, 0, True, True, True, True, output != np.float32, 0])
+    flags = (c_int(False), c_int(True), c_int32(-1))
+    facts = harness.typical_facts("sm_90")
+    plan = harness.plan("integer_gemm", facts, int64s([M, N, K, 0, 0]), columns, (c_float * 9)(1), *flags)
+    assert plan.launches[0]["kernel"].startswith(f"integer_{kernel}")

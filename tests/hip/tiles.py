@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tests.hip.harness import ROOT
 
-TABLES = ("VECTOR", "VECTOR_F16", "STRIDED", "ALIGNED", "WARPGROUP")
+TABLES = ("VECTOR", "VECTOR_F16", "STRIDED", "ALIGNED", "WARPGROUP", "INTEGER_WARPGROUP")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ def _rows() -> Iterator[tuple[str, Tile]]:
 
 
 _ALL = list(_rows())
-VECTOR, VECTOR_F16, STRIDED, ALIGNED, WARPGROUP = ([tile for of, tile in _ALL if of == table] for table in TABLES)
+VECTOR, VECTOR_F16, STRIDED, ALIGNED, WARPGROUP, INTEGER_WARPGROUP = (
+    [tile for of, tile in _ALL if of == table] for table in TABLES
+)
 # Winograd's kernels use all tiles of the vector unit.
 ALL_VECTOR = VECTOR + VECTOR_F16
 

@@ -28,6 +28,28 @@ DEVICE uint32_t low_bytes(const float* x) {
   return select_bytes<0, 1, 4, 5>(pair(0), pair(2));
 }
 
+// Returns x - subtracted as unsigned bytes, with saturation. The differences are integers.
+DEVICE uint32_t saturate_to_bytes(const float (&x)[4], float subtracted) {
+#if defined(__CUDACC__)
+  // The bits of the denormal number 2^-149 n, for 0 <= n < 2^24, are n. Those of a larger number are a larger integer,
+  // and those of a negative number are a negative one. This needs no conversion and no comparison.
+  constexpr float kLeast = 1.401298464324817e-45f;  // 2^-149
+  uint32_t bits[4], high, bytes;
+  UNROLL for (int i = 0; i < 4; ++i) {
+    bits[i] = bit_cast<uint32_t>(fused_multiply_add(x[i], kLeast, -subtracted * kLeast));
+  }
+  asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, 0;" : "=r"(high) : "r"(bits[3]), "r"(bits[2]));
+  asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(bits[1]), "r"(bits[0]), "r"(high));
+  return bytes;
+#else
+  float rounded[4];
+  UNROLL for (int i = 0; i < 4; ++i) {
+    rounded[i] = min_float(max_float(x[i] - subtracted, 0.0f), 255.0f) + kToInteger;
+  }
+  return low_bytes(rounded);
+#endif
+}
+
 // Adds each of four bytes, modulo 256.
 DEVICE uint32_t add_bytes(uint32_t a, uint32_t b) {
   constexpr uint32_t kSigns = 0x80808080;

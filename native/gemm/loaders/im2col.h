@@ -157,7 +157,7 @@ struct Im2colRows {
 
   const Args& args;
   const half_t* x;
-  int row, column, k, end;
+  int row, column, k, end;    // column: in LDS
   int channel, r, s, offset;  // of the current tap
   int at[kPacks];             // the pixel of X at the first tap, which may be outside
   uint32_t taps[kPacks];      // bit r: tap row r is inside; bit 16 + s: tap column s is
@@ -165,12 +165,12 @@ struct Im2colRows {
       packs;  // through the cache: adjacent taps copy mostly the same pixels
 
   DEVICE Im2colRows(const Args& of, int first_m, int first_k, int depth)
-      : args(of),
-        x(of.x),
-        row(thread_x() / kAcross),
-        column(thread_x() % kAcross * 8),
-        k(first_k + column),
-        end(first_k + depth) {
+      : args(of), x(of.x), row(thread_x() / kAcross), column(thread_x() % kAcross * 8), end(first_k + depth) {
+    start(first_m, first_k);
+  }
+  // Starts the patches of kM pixels from first_m on.
+  DEVICE void start(int first_m, int first_k) {
+    k = first_k + thread_x() % kAcross * 8;
     const ConvWindow& window = args.window;
     UNROLL for (int i = 0; i < kPacks; ++i) {
       const int m = first_m + i * kRows + row;

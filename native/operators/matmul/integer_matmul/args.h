@@ -1,5 +1,6 @@
 // Arguments of integer_matmul_*, integer_window_matmul and scale_sums, and of the kernels for 8-bit elements:
-// integer_gemm_*, integer_conv_*, integer_depthwise, integer_lines, integer_blocks and integer_columns.
+// integer_gemm_*, integer_conv_*, integer_warpgroups_*, integer_depthwise, integer_lines, integer_blocks and
+// integer_columns.
 #pragma once
 
 #include "device/args.h"
@@ -117,6 +118,18 @@ struct IntegerConvArgs : Arguments<7, 264> {
   IntegerEpilogue epilogue;
   Divisor filters, tiles;  // of a group
   int32_t pixel;           // bytes of a pixel of x; integer_conv_direct accepts any multiple of 8
+};
+
+// Y [M, N] on NVIDIA's warpgroups (warpgroup.hip), for convolutions with one group and for GEMMs. The members are those
+// of IntegerConvArgs; a GEMM has only those of a GEMM. The epilogue is simple (IntegerColumns::is_simple), and N is a
+// multiple of 2 kIntegerPack. Work-group i computes the tiles i, i + work_groups, ..., of `tiles` in rows of `across`.
+struct IntegerWarpgroupArgs : Arguments<6, 224> {
+  In x, w, columns, residual, table;  // table: null
+  Out y;
+  int32_t M, N, K, H, W, pixel, tiles, work_groups;
+  Divisor across, channels, kernel_w, per_image, columns_of_y;
+  ConvWindow window;
+  IntegerEpilogue epilogue;
 };
 
 constexpr int kIntegerDirectThreads = 128;

@@ -13,35 +13,12 @@
 #include "gemm/loaders/im2col.h"
 #include "gemm/pipelines/aligned.h"
 #include "operators/matmul/integer_matmul/args.h"
+#include "operators/matmul/integer_matmul/patches.h"
 
 namespace graphopt::hip {
 
 template <GemmTile kTile>
 using IntegerGemm = AlignedGemm<kTile, false, Int8Pair>;
-
-// The members that Im2col reads.
-struct IntegerPatches {
-  const half_t* x;  // the channels of a group
-  const IntegerColumnsHeader* header;
-  int32_t M, H, W;
-  Divisor channels, kernel_w, per_image, columns;
-  ConvWindow window;
-  int32_t pixel;  // pairs of elements from a pixel to the next
-
-  DEVICE IntegerPatches(const IntegerConvArgs& args, uint32_t group)
-      : x(static_cast<const half_t*>(args.x) + group * static_cast<size_t>(args.channels.d)),
-        header(args.columns),
-        M(args.M),
-        H(args.H),
-        W(args.W),
-        channels(args.channels),
-        kernel_w(args.kernel_w),
-        per_image(args.per_image),
-        columns(args.columns_of_y),
-        window(args.window),
-        pixel(args.pixel / 2) {}
-  DEVICE const half_t* outside() const { return reinterpret_cast<const half_t*>(header->outside); }
-};
 
 template <class P>
 DEVICE void integer_conv(const IntegerConvArgs& args) {

@@ -126,25 +126,33 @@ KERNEL(integer_columns, kIntegerThreads, IntegerColumnsArgs, sums, bias, left_ze
   const uint32_t matrix = divide(i, args.padded);
   const auto n = static_cast<int>(i - matrix * args.padded.d), padded = static_cast<int>(args.padded.d);
   float scale = 0, shift = 0;
-  int32_t offset = 0, zero = 0;
+  int32_t offset = 0, zero = 0, unconverted = 0;
   if (n < args.N) {
     zero = signed_zero(right_zero, n * args.right_zero_step, args.right_signed != 0);
     const int32_t sum = sums[matrix * static_cast<size_t>(args.N) + static_cast<size_t>(n)];
     // Unsigned arithmetic, because the sums wrap around.
-    offset = static_cast<int32_t>(static_cast<uint32_t>(zero_of_left) *
-                                  (static_cast<uint32_t>(args.K * zero) - static_cast<uint32_t>(sum)));
+    // The sum of the right column without its zero point, negated.
+    const uint32_t right = static_cast<uint32_t>(args.K * zero) - static_cast<uint32_t>(sum);
+    offset = static_cast<int32_t>(static_cast<uint32_t>(zero_of_left) * right);
+    unconverted = args.left_signed != 0
+                      ? offset
+                      : static_cast<int32_t>(static_cast<uint32_t>(zero_of_left + 128) * right);
     const int at = n * args.bias_step;
     if (bias != nullptr && args.is_float_bias != 0) shift = bias[at];
-    if (bias != nullptr && args.is_float_bias == 0) offset += integer_bias[at];
+    if (bias != nullptr && args.is_float_bias == 0) {
+      offset += integer_bias[at];
+      unconverted += integer_bias[at];
+    }
     scale = args.alpha;
     if (left_scale != nullptr) scale *= left_scale[0];
     if (right_scale != nullptr) scale *= right_scale[n * args.right_scale_step];
     if (y_scale != nullptr && args.has_activation == 0) scale /= y_scale[0];
   }
-  auto* const words =
-      reinterpret_cast<uint32_t*>(header + 1) + static_cast<size_t>(matrix) * 4 * args.padded.d + n;
+  auto* const words = reinterpret_cast<uint32_t*>(header + 1) +
+                      static_cast<size_t>(matrix) * kIntegerArrays * args.padded.d + n;
   words[0] = bit_cast<uint32_t>(scale);
   words[padded] = bit_cast<uint32_t>(shift);
   words[2 * padded] = static_cast<uint32_t>(offset);
   words[3 * padded] = static_cast<uint32_t>(zero);
+  words[4 * padded] = static_cast<uint32_t>(unconverted);
 }

@@ -110,9 +110,8 @@ Plan integer_lines_plan(const IntegerLines& p) {
 }
 
 int64_t IntegerColumnsProblem::bytes() const {
-  constexpr int64_t kArrays = 4;
   return static_cast<int64_t>(sizeof(hip::IntegerColumnsHeader)) +
-         matrices * round_up(columns, hip::kIntegerPack) * kArrays * 4;
+         matrices * round_up(columns, hip::kIntegerPack) * hip::kIntegerArrays * 4;
 }
 
 Plan integer_columns_plan(const IntegerColumnsProblem& p) {
@@ -201,6 +200,73 @@ void launch_integer(Plan& plan, const char* prefix, const AlignedTiling& tiling,
   plan.launch_items("integer_gemm_sum", packs, hip::kIntegerSumThreads, sum);
 }
 
+// Bytes of LDS of a multiprocessor, and those that the device adds to each work-group: CUDA's tuning guide for Hopper.
+constexpr int64_t kLdsOfUnit = 228 << 10, kLdsOfGroup = 1 << 10;
+
+// The work-groups of a kernel for warpgroups.
+struct IntegerWarpgroupGrid {
+  const hip::IntegerWarpgroupTile* tile = nullptr;
+  int64_t down = 0, across = 0, work_groups = 0;
+  uint32_t lds = 0;
+  double clocks = 0;  // estimated clocks of the busiest compute unit
+};
+
+// Returns `wanted` if it is an aligned tile.
+std::optional<GemmTile> aligned_tile(std::optional<GemmTile> wanted) {
+  return wanted && hip::has_row(hip::kAlignedTiles, *wanted) ? wanted : std::nullopt;
+}
+
+// Selects the tile with the fewest estimated clocks, or `wanted`. Returns no value if there is none for the problem, or
+// if the estimate of `tiling` is lower and no tile is wanted.
+std::optional<IntegerWarpgroupGrid> choose_integer_warpgroups(int64_t M, int64_t K,
+                                                              const IntegerColumnsProblem& p,
+                                                              const DeviceFacts& device,
+                                                              std::optional<GemmTile> wanted,
+                                                              const std::optional<AlignedTiling>& tiling) {
+  const Architecture& arch = architecture(device.arch);
+  const bool nvidia = arch.matrix == hip::Matrix::kMma;
+  const bool emulated = arch.matrix == hip::Matrix::kEmulated && arch.wave == 32;
+  const bool simple = is_byte(p.y) && !p.has_table && p.sum.kind != hip::IntegerResidual::kToExact &&
+                      (p.act.kind == ActivationKind::kNone || p.act.kind == ActivationKind::kRelu);
+  if (!(nvidia || emulated) || !simple || p.columns % (2 * hip::kIntegerPack) != 0 || M * K == 0)
+    return std::nullopt;
+  const bool adds = p.sum.kind != hip::IntegerResidual::kNone;
+  std::optional<IntegerWarpgroupGrid> best;
+  for (const hip::IntegerWarpgroupTile& tile : hip::kIntegerWarpgroupTiles) {
+    if (!hip::runs_on(tile.targets, nvidia) || (wanted && *wanted != tile.tile)) continue;
+    IntegerWarpgroupGrid grid = {&tile, divide_up(M, tile.m), divide_up(p.columns, tile.n)};
+    grid.lds = static_cast<uint32_t>(tile.lds_bytes(adds));
+    const int64_t groups = std::min<int64_t>(tile.groups_per_unit, kLdsOfUnit / (grid.lds + kLdsOfGroup));
+    const int64_t tiles = grid.down * grid.across;
+    grid.work_groups = std::min(tiles, groups * device.compute_units);
+    const double steps = static_cast<double>(divide_up(K, 64));
+    const auto rounds = static_cast<double>(divide_up(tiles, device.compute_units));
+    grid.clocks = std::max(rounds * (steps * tile.step + tile.overhead), steps * tile.lone_step);
+    if (!best || grid.clocks < best->clocks) best = grid;
+  }
+  const bool wins = best && (wanted || !tiling || best->clocks < tiling->clocks);
+  return wins ? best : std::nullopt;
+}
+
+// Adds the launch of a kernel for warpgroups. `args` has the members of a convolution.
+void launch_integer_warpgroups(Plan& plan, bool is_conv, bool unsigned_left, const IntegerWarpgroupGrid& grid,
+                               const IntegerColumnsProblem& p, const DeviceFacts& device,
+                               hip::IntegerWarpgroupArgs& args) {
+  args.x = input(0);
+  args.w = input(1);
+  args.columns = input(2);
+  args.y = output(0);
+  fill_epilogue(args, p, false);
+  args.tiles = to_i31(grid.down * grid.across);
+  args.work_groups = to_i31(grid.work_groups);
+  args.across = make_divisor(grid.across);
+  const char* name = kernel_name(
+      {"integer_warpgroups_", is_conv ? "conv_" : "gemm_", grid.tile->name, unsigned_left ? "_u8" : "_i8"});
+  Launch& launch =
+      plan.launch(name, {to_u31(grid.work_groups)}, static_cast<uint32_t>(grid.tile->threads()), args);
+  if (architecture(device.arch).matrix == hip::Matrix::kMma) launch.lds = grid.lds;
+}
+
 hip::ConvWindow window_of(const ConvolutionProblem& p) {
   return {to_i31(p.kernel[1]), to_i31(p.kernel[2]), to_i31(p.stride[1]),   to_i31(p.stride[2]),
           to_i31(p.pad[1]),    to_i31(p.pad[2]),    to_i31(p.dilation[1]), to_i31(p.dilation[2])};
@@ -216,7 +282,18 @@ Plan integer_gemm_plan(const GemmProblem& p, const IntegerColumnsProblem& column
   walk.simplify();
   const int64_t K = round_up(p.K, 16) / 2;  // pairs of elements
   const int64_t batch = walk.total();
-  const auto tiling = choose_aligned(p.M, p.N, K, batch, device, wanted, kMaxSplits, int8_cost);
+  const auto tiling = choose_aligned(p.M, p.N, K, batch, device, aligned_tile(wanted), kMaxSplits, int8_cost);
+  if (batch == 1 && !has_row_sums) {
+    const auto warpgroups = choose_integer_warpgroups(p.M, K, columns, device, wanted, tiling);
+    if (warpgroups) {
+      hip::IntegerWarpgroupArgs args = {};
+      args.M = to_i31(p.M);
+      args.N = to_i31(p.N);
+      args.K = to_i31(K);
+      launch_integer_warpgroups(plan, false, unsigned_left, *warpgroups, columns, device, args);
+      return plan;
+    }
+  }
   if (!tiling || batch * tiling->splits > kMaxGrid) {
     throw std::invalid_argument("a matrix multiplication with too many matrices");
   }
@@ -343,8 +420,28 @@ Plan integer_conv_plan(const ConvolutionProblem& given, const IntegerColumnsProb
   if (p.N * p.out[1] * p.out[2] * p.M == 0) return plan;
   hip::IntegerConvArgs args = conv_args(p, columns, p.groups * round_up(p.C, 16));
   // Partial sums do not have groups, so K is not split for convolutions with groups.
-  auto tiling = choose_aligned(args.M, p.M, args.K, p.groups, device, wanted, p.groups == 1 ? kMaxSplits : 1,
-                               int8_cost);
+  auto tiling = choose_aligned(args.M, p.M, args.K, p.groups, device, aligned_tile(wanted),
+                               p.groups == 1 ? kMaxSplits : 1, int8_cost);
+  if (p.groups == 1) {
+    const auto warpgroups = choose_integer_warpgroups(args.M, args.K, columns, device, wanted, tiling);
+    if (warpgroups) {
+      hip::IntegerWarpgroupArgs of = {};
+      of.M = args.M;
+      of.N = args.N;
+      of.K = args.K;
+      of.H = args.H;
+      of.W = args.W;
+      of.pixel = args.pixel;
+      of.channels = args.channels;
+      of.kernel_w = args.kernel_w;
+      of.per_image = args.per_image;
+      of.columns_of_y = args.columns_of_y;
+      of.window = args.window;
+      launch_integer_warpgroups(plan, true, columns.left == ElementType::kUint8, *warpgroups, columns, device,
+                                of);
+      return plan;
+    }
+  }
   if (!tiling) throw std::invalid_argument("the device has no matrix units");
   args.tiles = make_divisor(tiling->across);
   tiling->across *= p.groups;
