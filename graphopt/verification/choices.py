@@ -1,8 +1,8 @@
 """Compares discrete intermediate values: the indices of TopK, ArgMax and NonMaxSuppression, and quantized values.
 
 Scores that differ by less than their rounding error may be ordered differently in two correct runs. All values that are
-gathered by these indices then differ by whole rows. Therefore a copy of BEFORE takes AFTER's indices as inputs, and two
-questions are answered:
+gathered by these indices then differ by whole rows. Therefore a copy of the original model (BEFORE) takes the indices
+of the rewritten model (AFTER) as inputs, and two questions are answered:
 
 - Could BEFORE have chosen these indices? They must be in order and must not leave out a higher score, up to the
   measured rounding error of the scores (`mistake`).
@@ -10,10 +10,10 @@ questions are answered:
   labels? This comparison needs no allowance for choices.
 
 In a quantized model, rounding may change an early value by one quantization level, which changes the outputs as much as
-a fault may. If all quantized values before a value are equal in both models, rounding changes that value by at most one
-level: its input differs by a few units in the last place, and a level is thousands of units wide (`level_difference`).
-If outputs look different, a copy of BEFORE takes AFTER's quantized values as inputs. It must compute nearly the same
-levels, and the outputs of AFTER (`levels_agree`).
+a fault may. But if a quantized value depends only on quantized values that are equal in both models, rounding changes
+it by few levels (ROUNDING_LEVELS): the input of its quantization differs by a few units in the last place, and a level
+is thousands of units wide (`level_difference`). If outputs look different, a copy of BEFORE takes AFTER's quantized
+values as inputs. The copy must compute nearly the same levels, and the outputs of AFTER (`levels_agree`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Choice:
         node: the node of BEFORE.
         index: the position of AFTER's node in its graph.
         given: the input of the copy that holds AFTER's indices.
-        reads: outputs of the copy, one for each input of the node: scores, or boxes and scores, counts and limits.
+        reads: outputs of the copy, one for each input of the node: scores, boxes, counts and limits; "" if absent.
     """
 
     node: ir.Node
@@ -394,8 +394,9 @@ def grouped(
 ) -> list[RunGroup]:
     """Groups runs by the copy of BEFORE that they are compared with.
 
-    The first group is compared with BEFORE's own choices, if it has runs. In each further group BEFORE takes the
-    choices of AFTER; runs of one case with different choices are in different groups.
+    The first group is compared with BEFORE's own choices; it is left out if it has no runs and there are other groups.
+    In each further group BEFORE takes the choices of AFTER. Runs of one case with different choices are in different
+    groups.
     """
     plain = RunGroup(pair, errors)
     doubtful: set[ComparedRun] = set()
@@ -464,7 +465,7 @@ class _GivenChoices:
         return RunGroup(self.pair, own, choices=self.choices)
 
     def run(self, run: ComparedRun) -> tuple[ComparedRun, Outputs] | None:
-        """Compares a run with BEFORE given the run's choices, and also returns BEFORE's outputs.
+        """Compares a run with BEFORE, which takes the run's choices as inputs; also returns BEFORE's outputs.
 
         Returns None if a model does not run.
         """
@@ -495,8 +496,8 @@ class _GivenChoices:
 
 # Operator -> largest change of its result by rounding, in levels. DynamicQuantizeLinear also rounds its zero point.
 ROUNDING_LEVELS = {"QuantizeLinear": 1, "DynamicQuantizeLinear": 2}
-# Rounding changes at most this share of the elements of a value by one level: most sums have an error of a few units in
-# the last place, and a level is thousands of units wide.
+# Rounding changes at most this share of a value's elements, each by one level: most sums have an error of a few units
+# in the last place, and a level is thousands of units wide.
 LEVELS_MOVED = 1e-3
 
 

@@ -4,9 +4,10 @@ Types, shapes and the places of NaN are compared first, then values: as a whole,
 an output may hold values of different kinds (boxes in pixels beside scores from 0 to 1). Each slice has two measures:
 the largest error, which shows a local fault, and the RMS of the error, which shows a small fault everywhere.
 
-The limit of an output or slice is the *measured rounding error*: the change of BEFORE when all its values are rounded
-at random (`noise.py`), by FACTOR times the unit of their precision. It is at least FLOOR. A difference within its limit
-but beyond LARGEST_LIMIT is inconclusive. LIMITS replace rounding errors that cannot be measured. All of these are
+The original model is BEFORE, the rewritten one AFTER. A draw is a run of BEFORE with all values rounded at random
+(`noise.py`), by FACTOR times the unit of their precision. The limit of an output or slice is estimated from its changes
+in the draws, which are FACTOR times its *measured rounding error*. It is at least FLOOR. A difference within its limit
+but beyond LARGEST_LIMIT is inconclusive. LIMITS replace rounding errors that cannot be measured. All limits are
 relative to the RMS of the output or slice. A model's metadata may name a class of rewrites, but contains no limit.
 """
 
@@ -23,8 +24,8 @@ import numpy.typing as npt
 from graphopt.metadata import Numerics
 from graphopt.verification.report import NOISE, excess
 
-# The ratio of the limit to the measured rounding error. With four draws each, over the zoo's small models and six
-# seeds, a rewrite changed outputs by at most 0.31 of this limit, and the worst slice by at most 0.55.
+# The ratio of the limit to the measured rounding error. With four draws for each of the zoo's small models and of six
+# seeds, rewrites changed an output by at most 0.31 of its limit, and a slice by at most 0.55.
 FACTOR = 4.0
 # Eight units in the last place of float32: kernels that do two additions in another order may differ by this much.
 FLOOR = 1e-6
@@ -35,10 +36,10 @@ class Rounding:
     """The precision of random rounding.
 
     Attributes:
-        unit: noise relative to a value; includes FACTOR.
+        unit: largest noise relative to a value; includes FACTOR.
         floor: the noise of x is unit * (|x| + floor), because the errors of values below floor do not shrink further.
         coarse: whether elementwise operators are rounded as well.
-        dtype: numpy's name of a coarse type.
+        dtype: numpy's name of the type if `coarse` is set; else "".
     """
 
     unit: float
@@ -57,7 +58,7 @@ BRAIN = Rounding(FACTOR * 2.0**-9, coarse=True, dtype="bfloat16")
 def stored(rounding: Rounding) -> Rounding:
     """Returns the rounding of weights: a conversion may change them by a whole unit in the last place, not by half.
 
-    With half a unit, MobileNet with every weight changed by one unit reached 1.9 of its limit.
+    With noise for half a unit, a MobileNet with every weight changed by one unit reached 1.9 of its limit.
     """
     return replace(rounding, unit=2 * rounding.unit)
 
@@ -239,7 +240,8 @@ def _of_sequences(want: Any, got: Any) -> Deviation:
 # Errors below this are accepted: intermediate results of such small values underflow in float32.
 UNDERFLOW = 1e-30
 # With SPREAD_DRAWS or more draws, the limit is the estimate of a rare draw: RARE standard deviations above the mean of
-# the logarithms, but at most MOST_SPREAD times the largest draw. A difference of ten rounding errors is beyond it.
+# the logarithms, but at most MOST_SPREAD times the largest draw. This is at most MOST_SPREAD * FACTOR = 8 rounding
+# errors, so a difference of ten is still found.
 SPREAD_DRAWS, RARE, MOST_SPREAD = 6, 4.0, 2.0
 
 
@@ -309,7 +311,8 @@ def judge(
         draws: deviations of BEFORE with random rounding, which include FACTOR; empty if there are none.
         approximation: deviation of another implementation of the approximating nodes; it is added to the limit.
         shares: how much rounding changes small slices in all cases (`shares_of`).
-        fixed: deviations of BEFORE with exact sums and written-out norms, the same in every run; without FACTOR.
+        fixed: deviations of a copy of BEFORE with exact sums and with norms as elementary operators, the same in every
+            run (`RoundingErrors.measure_fixed`); without FACTOR.
     """
     if numerics == Numerics.EXACT:
         same = not found.structure and found.max_abs == 0
@@ -335,7 +338,7 @@ def judge(
     judgements = _by_slices(found, numerics, usable, approximation, shares or {}, fixed)
     worst = max(judgements, key=lambda j: (not j.equal, j.is_noise, excess(j.slice_error, j.slice_limit)))
     if worst.is_noise and not judgements[1].is_noise:
-        # The RMS of the error of the whole output is evidence, although the largest error or some slices are not.
+        # judgements[1], the RMS of the whole output's error, is evidence, although another measure or slice is noise.
         worst = replace(worst, reason="")
     return replace(worst, limit=judgements[0].slice_limit)
 
@@ -347,7 +350,7 @@ def _differs(equal: bool) -> str:
 def _median_ratio(limit: Numbers, scale: Numbers) -> float:
     """Returns the lower median of an axis' limits relative to the RMS of their slices.
 
-    After few draws, the limit of a single slice may be too small.
+    It is the least limit of every slice, because after few draws the own limit of a slice may be too small.
     """
     known = scale > 0
     return float(np.quantile(limit[known] / scale[known], 0.5, method="lower")) if known.any() else 0.0

@@ -34,7 +34,8 @@ from graphopt.verification.run import (
 )
 from graphopt.verification.variants import widened, with_winograd
 
-# The number of draws of each case. For a case that looks different it is doubled repeatedly, up to MOST_DRAWS.
+# The number of draws (runs of BEFORE with random rounding) of each case. For a case that looks different it is doubled
+# repeatedly, up to MOST_DRAWS.
 DRAWS, MOST_DRAWS = 1, 24
 # If a case still looks different, the noise on the inputs of STEPS (noise.py) is raised to these multiples of float32's
 # rounding, with STEP_DRAWS draws of each: rounding of any size may cause another level of a quantized value or another
@@ -53,7 +54,7 @@ FILLS = (0, 0x5A, 0x33)
 LEVELS_CASES = 3
 # The number of cases for comparisons of value ranges; the cases with the largest elements are used.
 RANGE_CASES = 2
-# The time to look for untested nodes, as a share of the budget, in addition to it.
+# The time to look for untested nodes, as a share of the budget; it is added to the budget.
 UNTESTED_SHARE = 0.2
 
 Rows = list[OutputComparison]
@@ -92,7 +93,7 @@ class _Judge:
         approximation: case -> deviations of another implementation of approximating nodes.
         overflown: (case, output, whether AFTER ran in half precision) where BEFORE leaves the range of half precision,
             as AFTER does.
-        allowed: case -> a multiple of the limit; a difference up to it is inconclusive.
+        allowed: case -> a multiple of the limit; a difference up to this multiple is inconclusive.
         nondeterministic: (case, output) for which runs of BEFORE differ.
         by_levels: runs of a quantized model whose levels and outputs agree with BEFORE's, given AFTER's levels.
     """

@@ -1,8 +1,9 @@
-"""Runs BEFORE on each case, and AFTER in every mode on the cases that BEFORE accepts.
+"""Runs the original model (BEFORE) on each case, and the rewritten one (AFTER) in every mode on the accepted cases.
 
-One case is an empty batch, which a detector without detections passes to the next model. Some CPU kernels of ONNX
-Runtime crash on an empty batch. AFTER therefore runs this case in another process, together with the cases at the
-default optimization level. BEFORE runs it there only if AFTER's outputs do not have the declared types and sizes.
+A case is a set of inputs. One case is an empty batch, which a detector without detections passes to the next model.
+Some CPU kernels of ONNX Runtime crash on an empty batch. AFTER therefore runs this case in another process, together
+with the cases at the default optimization level. BEFORE runs it there only if AFTER's outputs do not have the declared
+types and sizes.
 """
 
 from __future__ import annotations
@@ -463,7 +464,7 @@ def _rows_of_empty(
     if isinstance(got, str):
         report.not_covered.append(f"an empty batch was not compared: BEFORE accepts it, and AFTER does not: {got}")
         return []
-    # Only types and sizes are compared: some kernels leave their output uninitialized if their input is empty.
+    # Only types and sizes are compared, because some kernels leave their output uninitialized if their input is empty.
     found = zip(pair.names, (deviation(w, g).structure for w, g in zip(want, got)))
     return [row_without_error(n, EMPTY, mode.key, words) for n, words in found if words.startswith(("shape", "type"))]
 

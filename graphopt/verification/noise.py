@@ -99,7 +99,7 @@ EQUAL_OF_FLOATS_OPSET = 11
 BITS_OPSET = 22
 # The number of bits in a random value: its variance is within 2 % of a uniform distribution's.
 BITS = 3
-_POOL = 1 << 20
+_POOL = 1 << 20  # random numbers of a draw of a weight; larger weights repeat them
 
 
 @dataclass(frozen=True)
@@ -339,7 +339,7 @@ class NoisyModel:
         if node.op_type in NORMS:
             node = self._write_out(node, kind)
         if node.op_type in SUMS_OF_PRODUCTS and not self._is_coarse(node) and not self._noiseless:
-            # The result has noise from a new source, with two exceptions. Products of integers are exact. And if all
+            # The noise of the result has a new source, with two exceptions: products of integers are exact, and if all
             # products are 0, the result is the bias, which may have no noise.
             if self._round_operand(node) and not kind.raw and self._changed.issuperset(node.inputs[2:3]):
                 kind = replace(kind, sources=frozenset(node.outputs[:1]), rounded=False)

@@ -1,4 +1,7 @@
-"""The two models of a comparison: their interfaces, the rewrites between them, and the modes to run them in."""
+"""The two models of a comparison, the original (BEFORE) and the rewritten one (AFTER).
+
+Also their interfaces, the rewrites between them, and the modes to run them in.
+"""
 
 from __future__ import annotations
 
@@ -565,7 +568,10 @@ def _coarse(before: ir.Model, after: ir.Model, names: set[str]) -> frozenset[str
 
 
 def _is_used(value: ir.Value) -> bool:
-    """Returns whether a value is computed or stored in its type. A Cast to the type and back alone is a fault."""
+    """Returns whether a value is computed or stored in its type.
+
+    A value that is only cast to the type and back does not count: such a loss of precision is a fault of the rewrite.
+    """
     producer = value.producer()
     if producer is None or value.is_graph_output():
         return True

@@ -135,7 +135,7 @@ class Prober:
 
 # -- ranges ------------------------------------------------------------------------------------------------------------
 
-# The maximum number of generated cases; after this many CPU seconds in runs, no further case starts.
+# The maximum number of generated cases, and the CPU seconds in runs after which no further case starts.
 CASES, SECONDS = 3, 10.0
 # Limit of one run in seconds. A longer run is terminated, and no further run begins.
 MOST_SECONDS = 60.0

@@ -80,7 +80,7 @@ def excess(error: float, limit: float) -> float:
 
 @dataclass
 class VerifyReport:
-    """The verdict on two models, and the evidence. True if the models compute the same.
+    """The verdict on two models, and the evidence. As a boolean it is True if the models compute the same.
 
     Attributes:
         verdict: equal, different or random.
@@ -125,15 +125,15 @@ class VerifyReport:
         return self.equal
 
     def worst_outputs(self) -> list[OutputComparison]:
-        """Returns the worst row of each output: the largest error over limit, among its rows that differ if any do."""
+        """Returns the worst row of each output, as in `worst`."""
         names = dict.fromkeys(row.name for row in self.rows)
         return [max((row for row in self.rows if row.name == name), key=sort_key) for name in names]
 
     @property
     def worst(self) -> OutputComparison | None:
-        """The worst row: the largest error over limit, among the rows that differ if any do; None without rows.
+        """The row with the largest ratio of error to limit; None without rows. Rows that differ take precedence.
 
-        A row that does not differ may have a larger error: where rounding alone changes BEFORE, it proves nothing.
+        A row that does not differ may have a larger ratio, if rounding alone changes BEFORE as much.
         """
         return max(self.rows, key=sort_key, default=None)
 
@@ -153,7 +153,7 @@ def row_without_error(name: str, case: str, mode: tuple[bool, str, bool], reason
 
 
 def sort_key(row: OutputComparison) -> tuple[bool, float]:
-    """Returns a sort key of rows: equal rows come before different ones, then the error over its limit decides."""
+    """Returns a sort key of rows: equal rows come before different ones, then the ratio of error to limit decides."""
     return not row.equal, row.severity
 
 

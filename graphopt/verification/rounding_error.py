@@ -1,4 +1,4 @@
-"""Measures the rounding errors of BEFORE by comparing its outputs with the outputs of runs with random rounding.
+"""Measures the rounding errors of the original model (BEFORE): compares its outputs with runs with random rounding.
 
 One run of one case with random rounding is a draw.
 """

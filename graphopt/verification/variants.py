@@ -145,12 +145,13 @@ FLOAT64_KERNELS: dict[str, tuple[int, ...]] = dict.fromkeys(
     "ReduceSumSquare Softmax".split(),
     (0,),
 ) | {"DFT": (0,), "Einsum": (0, 1, 2, 3), "Gemm": (0, 1, 2), "MatMul": (0, 1), "STFT": (0, 2)}
-# Operators without such kernels, which are written as elementary operators. These have means over the pixels of a
+# Operators without such kernels are written as elementary operators. PLANE_MEANS have means over the pixels of a
 # channel or of a group of channels.
 PLANE_MEANS = frozenset(("GlobalAveragePool", "GroupNormalization", "InstanceNormalization"))
-# These have means over the last axis. ONNX Runtime has SimplifiedLayerNormalization in ONNX's domain.
+# ROW_NORMS have means over the last axis. ONNX Runtime has SimplifiedLayerNormalization in ONNX's domain.
 ROW_NORMS = frozenset(("RMSNormalization", "SimplifiedLayerNormalization"))
-# The input channels of a convolution are split into at most this many equal parts, and the results are added exactly.
+# The input channels of a convolution are split into at most this many equal parts. The convolutions of the parts run in
+# float32, and their results are added in float64.
 MOST_PARTS = 8
 EPSILON = 1e-5
 
@@ -194,7 +195,7 @@ def _exact(b: Builder, node: ir.Node) -> ir.Value | None:
 
 
 def _parts(node: ir.Node) -> int:
-    """Returns the number of parts for the channels of a convolution; 1 if the node is kept."""
+    """Returns the number of parts for the input channels of a convolution (MOST_PARTS); 1 if the node is kept."""
     weight = node.inputs[1] if node.op_type == "Conv" and node.domain == "" else None
     if weight is None or weight.const_value is None or attribute_int(node, "group", 1) != 1:
         return 1

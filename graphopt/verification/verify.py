@@ -267,8 +267,8 @@ def _where_beyond_half(pair: Pair, report: VerifyReport, cases: Sequence[Case]) 
 
 # -- the first difference ----------------------------------------------------------------------------------------------
 
-# The most values that become outputs of one run. If there are more, every n-th value is compared first. Then all values
-# between the first different value and the last equal one are compared.
+# The most values that become outputs of one run. If there are more, every n-th value is compared first. Then the values
+# between the last equal one of these and the first different one are compared in the same way.
 VALUES_PER_RUN = 32
 
 
