@@ -38,7 +38,7 @@ class Builder:
     """Creates nodes in order, for the graph of `anchor`. They are not in the graph yet.
 
     Attributes:
-        editor: the model.
+        editor: the editor of the model.
         anchor: a node of the graph.
         nodes: the created nodes.
         label: the prefix of their names; by default the anchor's name.
@@ -189,7 +189,10 @@ class Builder:
         return self.op("Transpose", x, perm=perm)
 
     def in_channels_last(self, x: ir.Value, rank: int, _dtype: ir.DataType | None = None) -> ir.Value:
-        """Returns x in channels last: what the Transpose that writes x reads, or the result of a new Transpose."""
+        """Returns x in channels-last layout.
+
+        If a Transpose from channels last produces x, this is its input; otherwise it is the result of a new Transpose.
+        """
         before = producer_of(x, "Transpose")
         if before is not None and attribute_ints(before, "perm", ()) == to_channels_first(rank):
             return require_input(before, 0)

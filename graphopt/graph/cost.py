@@ -26,9 +26,9 @@ from graphopt.targets.target import Target
 # of a core.
 PER_READ, PER_WRITTEN, PER_NODE = 12, 32, 200_000
 LOOP_ITERATIONS = 16
-# Operators that read only part of a large input. For each written element they read one element and one index.
+# Operators that read only part of a large input: READS_PER_WRITTEN elements (data and index) for each written element.
 PARTIAL_READERS, READS_PER_WRITTEN = frozenset(("Gather", "GatherElements", "GatherND", "Shape", "Size", "Slice")), 2
-# Bytes of an element of unknown type.
+# Bytes of an element of unknown type, of a string, and of an element with fewer than 8 bits.
 DEFAULT_ELEMENT_BYTES = 4
 MATMULS = frozenset(
     "DynamicQuantizeMatMul FusedMatMul MatMul MatMulInteger MatMulIntegerToFloat MatMulNBits QLinearMatMul".split()
@@ -187,7 +187,7 @@ class _GraphCost:
         return self.elements[value]
 
     def bytes(self, value: ir.Value) -> int:
-        """Returns the size of a value in bytes; an element of unknown type counts as `DEFAULT_ELEMENT_BYTES`."""
+        """Returns the size of a value in bytes; see `DEFAULT_ELEMENT_BYTES`."""
         bits = value.dtype.bitwidth if value.dtype not in (None, ir.DataType.UNDEFINED, ir.DataType.STRING) else 0
         return self._count(value) * (bits // 8 or DEFAULT_ELEMENT_BYTES)
 

@@ -16,8 +16,9 @@ from graphopt.ops.schema import Array, Dialect
 from graphopt.targets.profit import Profit
 from graphopt.targets.target import Target
 
-FIRST_STATE = 2  # index in the inputs of a Loop and of its body
-FIRST_STATE_OUTPUT = 1  # index in the outputs of the body; the Loop has no condition among its outputs
+# Indices of the first loop-carried value of a Loop. (In the outputs of the Loop it is 0: they have no condition.)
+FIRST_STATE = 2  # in the inputs of the Loop and of its body
+FIRST_STATE_OUTPUT = 1  # in the outputs of the body
 Attribute = int | float | str | Sequence[int] | Sequence[float]
 
 
@@ -288,8 +289,8 @@ class Editor(GraphView):
         """Replaces the first output of `node` by its input `x`, and removes the node.
 
         Returns:
-            False, without a change, if the output is a graph output and `x` cannot take its name or has other uses. A
-            graph output gets no readers, because a runtime may fuse its producer into a reader.
+            False, without a change, if the output is a graph output and `x` cannot take its name or has other uses.
+            With other uses the graph output would have readers, and a runtime may fuse its producer into a reader.
         """
         y, producer = node.outputs[0], x.producer()
         if not y.is_graph_output():
@@ -347,11 +348,11 @@ class Editor(GraphView):
         self.remove(node)
 
     def remove_loop_states(self, node: ir.Node, states: Sequence[int]) -> None:
-        """Removes states of a Loop that no iteration changes; its body reads their initial values instead.
+        """Removes loop-carried values that no iteration changes; the body reads their initial values instead.
 
         Args:
             node: the Loop.
-            states: their indices in ascending order; some outputs of the Loop must remain.
+            states: indices of the values in ascending order; some outputs of the Loop must remain.
         """
         attribute = node.attributes.pop("body")  # a removed node empties its bodies
         body = attribute.as_graph()

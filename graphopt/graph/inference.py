@@ -35,7 +35,8 @@ RUNTIME_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.
 GENERATED_SYMBOL = "unk__"
 _INPUT_SYMBOL = "graphopt_unknown"
 _GENERATED_PREFIXES = (GENERATED_SYMBOL, _INPUT_SYMBOL)
-# onnx's inference enters the body at each function call, so nested calls can take exponential time.
+# With more nodes after inlining, functions are not passed to onnx's inference. It enters the function body at each
+# call, so nested calls can take exponential time.
 _MAX_INLINED_NODES = 1_000_000
 # Words that exporters write for any size; equal words do not mean equal sizes.
 _ANY_SIZE = frozenset("any dim dyn dynamic nan none null unk unknown undefined".split())
@@ -115,7 +116,8 @@ def infer(model: ir.Model, proto: onnx.ModelProto | None = None, every: Sequence
         merge.graph(model.graph, inferred.graph)
         if not merge.only_declared:
             break
-        # A second inference also gets the declared shapes that the first did not find, and can infer later values.
+        # The second inference also receives the declared shapes that the first one did not find. From these it can
+        # infer shapes of later values.
         outputs = {info.name: info for info in message.graph.output}
         for value in merge.only_declared:
             ir.serde.serialize_value_into(outputs.get(value.name) or message.graph.value_info.add(), value)
@@ -125,7 +127,7 @@ def infer(model: ir.Model, proto: onnx.ModelProto | None = None, every: Sequence
 
 
 def _has_bodies(model: ir.Model, every: Sequence[ir.Graph]) -> bool:
-    """Returns whether any node has a body, from the number of graphs, which is faster than visiting all nodes."""
+    """Returns whether any node has a body. Counting the graphs is faster than visiting all nodes."""
     return len(every) > 1 + len(model.functions)
 
 
@@ -522,7 +524,7 @@ class _Merge:
 
 
 def _merged(declared: int | ir.SymbolicDim, inferred: int | str | None) -> int | str | None:
-    """Merges one dimension. Of two symbols, which mean the same size, the file's is kept."""
+    """Merges one dimension. Two symbols mean the same size; the declared one is kept."""
     if isinstance(inferred, int):
         return inferred
     if isinstance(declared, int):

@@ -20,8 +20,8 @@ _MOST_BYTES_OF_VARINT = 10
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Yields the graphs in a node's attributes: branches of an If, the body of a Loop or Scan.
 
-    It interprets attributes as onnx_ir and ONNX Runtime do: the type decides which field is used, a reference to a
-    function's attribute has no graph, and if several attributes have the same name, the last one is used.
+    Attributes are interpreted as in onnx_ir and ONNX Runtime: the type decides which field is used, and a reference to
+    a function's attribute has no graph. If several attributes have the same name, the last one is used.
     """
     for attribute in {attribute.name: attribute for attribute in node.attribute}.values():
         if attribute.type == attribute.GRAPH and not attribute.ref_attr_name:

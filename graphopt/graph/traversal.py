@@ -100,8 +100,8 @@ def element_bits(data_type: int) -> int:
     return ir.DataType(data_type).bitwidth
 
 
-# onnx_ir creates an enum member and a Shape for each query of a tensor, which is slow for 100,000 constants. The three
-# functions below read the message directly, and compare exact classes for the reason above.
+# onnx_ir creates an enum member and a Shape for each query of a tensor, which is slow for 100,000 constants. The next
+# three functions therefore read the message directly. They compare exact classes for the reason given at _EMBEDDED.
 _ARRAYS: dict[int, np.dtype[Any]] = {
     int(ir.DataType.FLOAT): np.dtype("<f4"),
     int(ir.DataType.FLOAT16): np.dtype("<f2"),

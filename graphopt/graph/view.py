@@ -31,7 +31,7 @@ from graphopt.targets.target import Target
 BODY_TYPE = "graphopt.T"
 # The element types of our operators.
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
-# As an operator's name: every operator of a domain other than ONNX's own.
+# In place of an operator's name: every operator of the domain, which must not be ONNX's own.
 ANY = "*"
 
 
@@ -46,7 +46,7 @@ class GraphView:
         self.target = target
         self.profit = profit or Estimates()
         self.shapes = Shapes(self)
-        # Whether matrix multiplications will be computed in float16, where other rewrites are profitable.
+        # Whether matrix multiplications will be computed in float16; this decides which rewrites are profitable.
         self.half = half and target.device != "cpu"
         # The list is complete throughout a run: passes create no bodies, and removed bodies are emptied.
         self._own_graphs = list(own_graphs(model))

@@ -38,7 +38,7 @@ MIN_EXTERNAL_BYTES = 1024
 # Alignment of a data file's tensors in bytes: kernels read memory-mapped weights with aligned vector loads.
 ALIGNMENT = 64
 
-# Bytes of a file-system block; ranges shorter than LONG are not aligned to blocks.
+# Bytes of a file-system block, and the least bytes of a range that is aligned to blocks (see `_copy_ranges`).
 BLOCK = 4096
 LONG = 1 << 20
 

@@ -17,8 +17,8 @@ import onnx_ir as ir
 
 # The opsets of Attention that graphopt supports.
 ATTENTION_OPSETS = range(23, 27)
-# The next constants are opsets that changed the meaning of an argument, but not its name. From this opset on, scale and
-# bias of GroupNormalization have an element for each channel instead of each group.
+# Opsets that changed the meaning of an argument, but not its name. From this one on, scale and bias of
+# GroupNormalization have an element for each channel instead of each group.
 GROUP_NORM_OF_CHANNELS_OPSET = 21
 # From this opset on, Attention pads a mask that is shorter than the keys.
 ATTENTION_PADS_MASK_OPSET = 24
@@ -161,10 +161,11 @@ class Arguments(abc.ABC):
 
 @dataclass(frozen=True)
 class Span:
-    """The slice along one axis, with ONNX's start, end and step; None if unknown.
+    """The slice along one axis of a Slice node.
 
     Attributes:
         axis: the node's axis, possibly counted from the end.
+        start, end, step: as the node gives them; None if unknown.
     """
 
     axis: int
@@ -174,7 +175,10 @@ class Span:
 
     @property
     def covers_axis(self) -> bool:
-        """Whether it covers the whole axis at any length; exporters write "to the end" as INT32_MAX or INT64_MAX."""
+        """Whether the slice contains the whole axis at any length.
+
+        Exporters write INT32_MAX or INT64_MAX for an end that is the end of the axis.
+        """
         if self.start is None or self.end is None or self.step not in (1, -1):
             return False
         if self.step == 1:

@@ -32,7 +32,7 @@ def broadcast(shapes: Sequence[Dims]) -> list[Size | None]:
     result: list[Size | None] = []
     for axis in range(-rank, 0):
         large = {s[axis] for s in shapes if -axis <= len(s) and s[axis] != ONE}
-        # An integer other than 1 is the result: the unknown dimensions can only be 1 or equal to it.
+        # If one dimension is an integer other than 1, it is the result: each other one must be 1 or equal to it.
         numbers = [size for size in large if size is not None and size.value is not None]
         result.append(numbers[0] if numbers else large.pop() if len(large) == 1 else None if large else ONE)
     return result
@@ -499,7 +499,7 @@ DIMS: dict[str, Rule] = {
     **{f"{MICROSOFT}.{name}": Rule(_like_first, dims=FIRST) for name in SAME_SHAPE_MICROSOFT},
     **dict.fromkeys(
         (f"{MICROSOFT}.SkipLayerNormalization", f"{MICROSOFT}.SkipSimplifiedLayerNormalization"),
-        # Y, the two statistics of each row, and the sum.
+        # Outputs 0 and 3 (Y and the sum) have the shape of the input, 1 and 2 (statistics) one element for each row.
         Rule(
             _of_first_input(lambda known, dims: dims if known.index in (0, 3) else [*dims[:-1], ONE]),
             dims=FIRST,

@@ -39,7 +39,7 @@ from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
 
 
 def _move(known: NodeFacts, *, data: Sequence[int] | None = None) -> Elements | None:
-    """Moves known and unknown elements of the inputs `data` (by default all)."""
+    """Evaluates an operator that moves elements; those of the inputs `data` (by default all) may be unknown."""
     arrays: list[npt.NDArray[Any] | None] = []
     dtype: ir.DataType | None = None
     for i, value in enumerate(known.node.inputs):

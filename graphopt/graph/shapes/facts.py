@@ -22,7 +22,7 @@ MICROSOFT = "com.microsoft"
 # Elements are inferred for tensors of at most this size: shapes, axes and scalars, but not weights.
 MAX_ELEMENTS = 64
 INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
-# Type -> the largest number of bits of an integer that it always represents exactly.
+# Floating-point type -> n: the type represents every integer of at most n bits exactly.
 EXACT_BITS = {ir.DataType.FLOAT16: 11, ir.DataType.FLOAT: 24, ir.DataType.DOUBLE: 53}
 
 # The dimensions that a rule returns; None is an unknown one.
@@ -112,7 +112,15 @@ Facts = dict[Fact, dict[ir.Value | None, Any]]
 
 @dataclass
 class NodeFacts(Arguments):
-    """One output of a node, with the facts about the node's inputs: the argument of a rule."""
+    """The argument of a rule: one output of a node, with the facts about the node's inputs.
+
+    Attributes:
+        facts: all known facts.
+        node: the node.
+        index: the index of the output.
+        opset_of: returns the version of a node's domain.
+        rule: the rule; it may read only the facts that it lists.
+    """
 
     facts: Facts
     node: ir.Node
@@ -183,10 +191,10 @@ class Rule:
 
     Attributes:
         infer: the function that infers the fact.
-        dims: indices of inputs, or EVERY; it reads their dimensions.
-        elements: indices of inputs, or EVERY; it reads their elements.
-        every_output: whether it applies to all outputs of the node instead of the first only.
-        branches: whether it reads the dimensions of the outputs of the node's branches.
+        dims: indices of the inputs of which the rule reads the dimensions, or EVERY.
+        elements: indices of the inputs of which the rule reads the elements, or EVERY.
+        every_output: whether the rule applies to all outputs of the node, instead of the first only.
+        branches: whether the rule reads the dimensions of the outputs of the node's branches.
     """
 
     infer: Callable[[NodeFacts], Any]

@@ -12,7 +12,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-# The engine treats larger sizes as unknown, because repeated multiplication would make them grow exponentially.
+# Limits of a size: its terms; the symbols of a term; the bits of a coefficient; the characters of a symbol. The engine
+# treats larger sizes as unknown, because repeated multiplication would make them grow exponentially.
 MAX_TERMS, MAX_SYMBOLS, MAX_BITS, MAX_NAME = 64, 64, 2048, 1000
 # The symbols of a product, sorted; a square has its symbol twice.
 Monomial = tuple[str, ...]
