@@ -127,7 +127,7 @@ def declared_size(dim: int | str) -> Size:
 
 
 def size_of(symbol: str, sizes: Mapping[str, int]) -> int | None:
-    """Returns the size of a symbol, also of a sum of symbols; None if one is missing."""
+    """Returns the size of a symbol or of a sum of symbols; None if a symbol is missing."""
     return sizes[symbol] if symbol in sizes else declared_size(symbol).evaluate(sizes)
 
 

@@ -55,7 +55,7 @@ FREE_INTEGERS = {
     "negative integers": "integers are between minus a million and a million",
     "integers to the limits": "integers span the range of their type",
 }
-# Operands of rounding operators are integers, or halfway between two integers.
+# Kinds of floats: operands of rounding that are integers or halfway between two integers; elements at tree thresholds.
 TIES = "ties"
 TREES = "tree thresholds"
 # Kinds of masks that add HIDDEN_LOW instead of HIDDEN to scores -> the kind of `MASKS` with the same hidden keys.
@@ -83,8 +83,10 @@ ALL_KEYS = 1 << 10
 # accepts.
 FILLINGS = ("as declared", "one", "two", "rows of another input", "shape of another input", "rest", "several", "three")
 LARGEST_SIZE = 8
+# Kind of floats -> the factor of its normally distributed elements; 1 for other kinds.
 FACTORS = {"zeros": 0.0, "large": 100.0, "tiny": 1e-4, "huge": 1e3}
-# HIDDEN is low enough to hide a key, and finite in float16. HIDDEN_LOW is the usual element in float32 models.
+# Elements of additive masks at hidden keys. HIDDEN is low enough to hide a key, and finite in float16. HIDDEN_LOW is
+# usual in float32 models.
 HIDDEN, HIDDEN_LOW = -1e4, -1e9
 # Trip counts of Loops. Most cases use USUAL_TRIP_COUNTS in turn. With TRIP_COUNTS most Loops end by their condition.
 USUAL_TRIP_COUNTS, TRIP_COUNTS = (1, 2, 3, 5, 0, 9), (9, 33, 257)
@@ -160,7 +162,7 @@ class Filler:
         ranges: input -> the lowest and the highest element, from the caller.
         hiding: masks that are known to hide keys where they are 1.
         lengths: inputs that hold the number of keys, in total or of each sequence.
-        counted: masks whose sums are such numbers.
+        counted: masks with sums that are the numbers of keys of the sequences.
     """
 
     inputs: Sequence[Input]
@@ -231,7 +233,7 @@ class Filler:
         return dtype.kind in "iu" and dtype.itemsize > 1 and not bound
 
     def is_cast_through_float(self, value: Input) -> bool:
-        """Returns whether an integer input is converted to a float and back, and large integers do not survive this."""
+        """Returns whether the model converts an integer input to a float and back, which changes large integers."""
         bits = self.uses[value.name].bits
         return (
             bits is not None
@@ -298,7 +300,7 @@ class Filler:
         return _floats(shape, kind.values, rng).astype(dtype)
 
     def _tree_rows(self, value: Input, shape: tuple[int, ...], attempt: Attempt, rng: np.random.Generator) -> Array:
-        """Returns rows that reach decisions of tree ensembles. If they do not fit a batch, the next case continues."""
+        """Returns rows that reach decisions of tree ensembles. If not all fit into a batch, the next case continues."""
         array = np.asarray(rng.standard_normal(shape))
         if not array.size or not shape:
             return array
@@ -349,7 +351,7 @@ class Filler:
             return np.full(shape, USUAL_TRIP_COUNTS[attempt.number % len(USUAL_TRIP_COUNTS)])
         if use.divisor:
             return rng.integers(1, (9, min(1000, most))[attempt.number % 2], shape)
-        # Time steps, counts or labels: 0 and 1, or integers below 1000, as the time steps of diffusion models.
+        # Probably time steps, counts or labels: 0 and 1, or integers below 1000 (as time steps of diffusion models).
         return rng.integers(0, (2, min(1000, most))[attempt.number % 2], shape)
 
     def _sizes(self, shape: tuple[int, ...], use: Use, attempt: Attempt, rng: np.random.Generator) -> Array:

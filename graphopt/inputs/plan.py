@@ -47,7 +47,10 @@ from graphopt.inputs.uses import uses_of
 
 
 class RoleSizes(NamedTuple):
-    """The sizes of symbolic dimensions by role: the first axis is a batch, the last two of four are an image."""
+    """The sizes of symbolic dimensions by role.
+
+    The first axis of an input is a batch, the last two of four axes are an image, and all other axes are lengths.
+    """
 
     batch: int
     height: int
@@ -64,8 +67,8 @@ MOST_NAMED, GROWTH, LONGEST_GROWN = 6, 2, 1 << 18
 ONE_SIZE = (4, 2, 8, 16, 32, 64, 224, 3, 1, 0)
 # The usual and the longest length of a model with grown sizes, as multiples of the first accepted one.
 USUAL_GROWN, MOST_GROWN = 5, 33
-# Image sizes are divided by up to MOST_DIVISOR if one set of the usual size would exceed the allowed memory, or
-# ALWAYS_TRIED sets the allowed work.
+# Image sizes are divided by up to MOST_DIVISOR if one set of the usual size would exceed the allowed memory, or if
+# ALWAYS_TRIED such sets would exceed the allowed work.
 MOST_DIVISOR, ALWAYS_TRIED = 8, 16
 # Lengths that `accepted_sizes` combines with a recurrent state of batch 1.
 LENGTHS_WITH_STATE = (128, 224, 576)
@@ -86,21 +89,21 @@ MORE_SIZES = (
     RoleSizes(1, 63, 65, 65),
     RoleSizes(3, 96, 96, 32),
 )
-# The kinds of masks that are used with these sizes and with random sizes, in turn.
+# The kinds of masks that are used with MORE_SIZES and with random sizes, in turn.
 MASKS_OF_SIZES = ("padded both", "holes", "", "padded right", "one key")
 # The largest length that is tried: an audio frame. If its cost is not allowed, a shorter one is tried.
 LONGEST = 576
 # Long images of low cost.
 LONG_IMAGES = tuple(RoleSizes(1, *size, 7) for size in ((64, 512), (512, 64), (64, 2048), (2048, 64)))
-# Numbers of cached tokens of a decoder when one more token arrives.
+# Numbers of cached tokens in decoder steps with one new token.
 PASTS = (17, 129, 1025)
 # Random sizes: the largest batch and image, the largest product of all sizes, and the share of cases with one size for
 # all symbols.
 MOST_BATCH, MOST_IMAGE, MOST_POSITIONS, ALIKE = 70, 320, 1 << 13, 0.15
 # If only batches are symbolic, the number of cases with random sizes is divided by this factor.
 FEWER_BATCHES = 8
-# Random sizes use at most DRAWN_SHARE of all work. Of a decoder's random sizes, a share of DECODING has one new token,
-# and an equal share has one sequence.
+# Random sizes use at most DRAWN_SHARE of the allowed work. Of a decoder's random sizes, the share DECODING has one new
+# token, and an equal share has a batch of one sequence.
 DRAWN_SHARE, DECODING = 0.2, 0.3
 # If a model refuses random sizes and accepts multiples of GRAIN, only multiples are drawn after that. After
 # MOST_REFUSED refusals the sizes of a role are not drawn again.
@@ -115,9 +118,9 @@ DECISIONS = COMPARISONS | {"Ceil", "Floor", "If", "Loop", "Mod", "Round", "Where
 MASK_TYPES = frozenset(getattr(onnx.TensorProto, name) for name in ("BOOL", "INT32", "INT64", "FLOAT", "FLOAT16"))
 # The most elements of all inputs together.
 ELEMENTS = 1 << 24
-# All runs of a set need MEMORY_OF_RUNS times the memory of one run, and MEMORY_OF_OUTPUTS times the bytes of outputs.
-# Copies of BEFORE with random rounding have several tensors for each tensor of BEFORE, sums in float64 take twice the
-# bytes, and outputs are compared in float64.
+# `verify` runs each set several times. These runs need MEMORY_OF_RUNS times the memory of one run of the original model
+# (BEFORE), and MEMORY_OF_OUTPUTS times the bytes of its outputs. Copies of BEFORE with random rounding have several
+# tensors for each tensor of BEFORE, sums in float64 take twice the bytes, and outputs are compared in float64.
 MEMORY_OF_RUNS, MEMORY_OF_OUTPUTS = 4, 16
 
 
@@ -221,7 +224,7 @@ class _Trial:
         name: name of the case; "" to name it by its sizes.
         size: sizes of the symbols by role.
         kind: the special elements.
-        variation: if above 0, different symbols have different lengths; if it is 3 modulo 4, also different batches.
+        variation: 0 for equal lengths and equal batches. Above 0 lengths differ; if 3 modulo 4, batches differ as well.
         own: sizes of some symbols, which override the sizes by role.
     """
 
@@ -240,14 +243,14 @@ class _Plan:
         first: the first accepted sizes.
         one_size: the size of all symbols, if the model accepts nothing else.
         longest: the longest accepted length.
-        grown: the factor of the first accepted sizes, if smaller ones are refused.
-        divisor: image sizes are divided by it.
-        grain: random lengths and image sizes are multiples of it.
+        grown: the factor of the first accepted sizes (GROWTH, GROWTH^2, ...), if the model refuses smaller ones.
+        divisor: the divisor of all image sizes.
+        grain: the divisor of random lengths and image sizes.
         refused: role -> number of refused draws.
         work, drawn: multiply-adds of all sets, and of the sets with random sizes.
         cheapest: the least work of a set.
         must_fit: bytes of the first set, which always runs.
-        made: the number of cases.
+        made: the number of cases so far.
         tried: name and sizes of a case -> whether the model accepts it.
         has_result: whether a case was accepted, so that valid parts of tables and fillings of sizes are known.
         attempt: the last parameters of the filler.
@@ -467,7 +470,7 @@ class _Plan:
         def is_accepted(length: int) -> bool:
             return self._try_if_affordable(_Trial("", size, own=dict.fromkeys(lengths, length)), reserved)
 
-        if (many := cost(most)).work > left:  # a convex cost is below the line between two of its points
+        if (many := cost(most)).work > left:  # the cost is convex, so it is below the line between two of its points
             few = cost(usual.length).work
             share = max(0.0, (left - few) / max(many.work - few, 1))
             most = usual.length + int(share * (most - usual.length))
@@ -859,6 +862,6 @@ def accepted_sizes(
     found = {dim: size for dim, size in itertools.chain(*dims) if isinstance(dim, str)}
     others = {name: size for name, size in found.items() if sizes.get(name, size) != size}
     tries = [{**sizes, name: size} for name, size in others.items()] + [{**sizes, **others}] * bool(others)
-    # A recurrent state may have its batch on an axis that is a length in other inputs: one symbol is 1, the others n.
+    # A recurrent state may have its batch on an axis that counts as a length: try 1 for one symbol, n for all others.
     tries += [{**sizes, **dict.fromkeys(free, n), name: 1} for n in LENGTHS_WITH_STATE for name in sorted(free)]
     return next((tried for tried in tries if is_accepted(normal_feeds(model, tried))), {**sizes, **others})

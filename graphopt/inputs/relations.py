@@ -27,6 +27,7 @@ from graphopt.targets.target import Target
 
 # Indices of GroupQueryAttention's inputs.
 GQA_SEQLENS_K, GQA_TOTAL, GQA_BIAS = 5, 6, 10
+# Operators that `_source` follows back: those that keep elements, that also move them, or that count them.
 _SAME = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 _MOVES = _SAME | {"Transpose"}
 _COUNTS = _SAME | {"Add", "ReduceSum", "Sub"}
@@ -50,7 +51,7 @@ class Length:
     ) -> npt.NDArray[Any]:
         """Returns the number of keys of each sequence, or the index of its last key if `is_last_index`.
 
-        If these are indices and `mask` names a kind of mask, all sequences but the first may be shorter.
+        If `is_last_index` is set and `mask` names a kind of mask, all sequences but the first may be shorter.
         """
         cached, new = (size.evaluate(sizes) or 0 for size in (self.cached, self.new))
         array = np.full(shape, cached + new - self.is_last_index)
@@ -61,7 +62,7 @@ class Length:
     def least(self, sizes: Mapping[str, int]) -> int:
         """Returns the least number of keys of a sequence: the number of new keys if there are cached keys, else 1.
 
-        With fewer keys the runtime's kernel reads outside of the cache, or does not terminate.
+        With fewer keys ONNX Runtime's kernel reads outside of the cache, or does not terminate.
         """
         return (self.new.evaluate(sizes) or 1) if self.cached.evaluate(sizes) else 1
 
@@ -81,9 +82,9 @@ class Relations:
     Attributes:
         sums: symbol -> its value as a sum of other symbols.
         cached: symbols of cached steps of a decoder.
-        new: symbols of the steps that are appended to these.
-        lengths: inputs that hold lengths.
-        counted: masks whose sums are such lengths.
+        new: symbols of the steps that are appended to the cached ones.
+        lengths: inputs that hold the number of keys, in total or of each sequence.
+        counted: masks with sums that are the numbers of keys of the sequences.
     """
 
     sums: dict[str, Size] = field(default_factory=dict)
@@ -183,7 +184,7 @@ class _Reader:
                 self._equate(shapes[0][axis], other[axis])
         sources = [self._source(value, _MOVES) for value in node.inputs]
         given = [i for i, v in enumerate(sources) if v is not None and (v.is_graph_input() or v.is_initializer())]
-        # The first operand that is an input or initializer is the cache; the others are appended to it as new steps.
+        # The first operand that is an input or initializer is the cache; the other operands are new steps.
         if len(shapes[0]) > 1 and given and (cached := _symbol(shapes[given[0]][along])):
             self._note_cache(cached, [s[along] for i, s in enumerate(shapes) if i != given[0]])
 

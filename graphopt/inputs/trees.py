@@ -1,8 +1,9 @@
 """Test input rows that reach the decisions of a tree ensemble, at their thresholds and next to them.
 
-Random rows rarely reach a deep decision, because they must satisfy all decisions above it. Each row here satisfies the
-decisions above one decision. That decision compares the threshold itself, one of its two neighbours in float32, or a
-value halfway to the next threshold of either model.
+A decision is an inner node of a tree, which compares an element with a threshold. Random rows rarely reach a deep
+decision, because they must satisfy all decisions above it. Each row here satisfies the decisions above one decision.
+The element that this decision compares is the threshold, one of its two neighbours in float32, or a value halfway to
+the next threshold of either model.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _ABOVE = frozenset(("BRANCH_GTE", "BRANCH_GT"))
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a value: factor * x + offset of the column of an input."""
+    """A column of a value, as factor * x + offset of column x (`index`) of an input."""
 
     input: str
     index: int
@@ -49,7 +50,7 @@ class Column:
 
 
 Columns = Sequence[Column]
-# The decisions above a node: (feature, mode, threshold, whether it holds), from the root on.
+# The decisions above a node, from the root on: (feature, mode, threshold, whether the comparison holds).
 Conditions = tuple[tuple[int, str, float, bool], ...]
 
 

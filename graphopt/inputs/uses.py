@@ -61,7 +61,7 @@ class Use:
         bits: number of bits of the integers that survive its conversion to a float and back; None without such a
             conversion.
         cache: whether an operator appends new steps to it, as to a decoder's cache.
-        multiplied: whether a MatMul reads its unchanged elements.
+        multiplied: whether a MatMul reads it with unchanged elements.
         ties: (factor, offset, tie): factor * x + offset is rounded to an integer, and the result changes at integer +
             tie. The tie is 0.5, or 0 for operators that round in one direction.
         divisor: whether it divides integers.
