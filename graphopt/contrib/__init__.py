@@ -1,4 +1,4 @@
-"""Definitions of ONNX Runtime's contrib operators. CONTRIB maps (domain, name) to those in the modules' SPECS."""
+"""Definitions of ONNX Runtime's contrib operators. CONTRIB maps (domain, name) to the entry in SPECS of a module."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def append_to_past(w: Writer, past: ir.Value, new: ir.Value, length: ir.Value | 
 
 
 def _transpose_keys(w: Writer, k: ir.Value) -> ir.Value:
-    """Transposes k from [B, N, T, H] to [B, N, H, T]; merges this with a Transpose that made k from [B, T, N, H]."""
+    """Transposes k from [B, N, T, H] to [B, N, H, T]. If a Transpose from [B, T, N, H] made k, merges both."""
     node = k.producer()
     if node in w.nodes and node.op_type == "Transpose" and tuple(node.attributes["perm"].as_ints()) == (0, 2, 1, 3):
         source = node.inputs[0]

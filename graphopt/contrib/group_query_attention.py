@@ -131,9 +131,9 @@ def _visible_keys(w: Writer, call: Call[ir.Value], keys: ir.Value, position: ir.
 def _clamps_padding_queries(call: Call[Any]) -> bool:
     """Returns whether queries in the padding after a sequence have the window of the sequence's last token.
 
-    onnxruntime 1.32 has two CPU kernels. This is true of the kernel without flash attention. The flash-attention
-    kernel runs in float32, without soft cap, sink and output_qk, and if both caches are outputs. For such a query the
-    flash-attention kernel moves the window past the end of the sequence. If no key is left, the output is 0.
+    onnxruntime 1.32 has two CPU kernels. The kernel without flash attention uses the window of the last token. The
+    kernel with flash attention moves the window past the end of the sequence; if no key is left, the output is 0. It
+    runs in float32 if both caches are outputs and there is no soft cap, sink or output_qk.
     """
     return bool(
         call.attribute("softcap", 0.0)

@@ -12,7 +12,7 @@ from graphopt.contrib.writer import Writer
 from graphopt.graph.operators.arguments import first_opset
 from graphopt.remarks import Code
 
-# The largest number of steps of a Gauss-Jordan elimination that a definition unrolls.
+# The largest number of rows of a matrix for which the definition unrolls the Gauss-Jordan elimination.
 MAX_INVERSE = 16
 
 

@@ -1,6 +1,6 @@
 """PackedAttention and PackedMultiHeadAttention: concatenated sequences of different lengths, without padding.
 
-The first elements of `token_offset` [B, S], one for each token, are the tokens' indices in the padded sequences [B S].
+`token_offset` [B, S] begins with one element for each token: the index of the token in the padded sequences [B S].
 `cumulative_sequence_length` [B + 1] contains the index of each sequence's first token, then the number of tokens.
 Padding is neither query nor key.
 """

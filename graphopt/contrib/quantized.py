@@ -23,7 +23,7 @@ from graphopt.graph.operators.arguments import flattens
 from graphopt.remarks import Code
 
 INTEGERS = "its kernel computes with integers, the definition with floats"
-# The folder of native/operators with the kernels of these operators, and the form of their definitions.
+# The defaults of `spec`: the folder of native/operators with the kernels, and the result of the passes on a definition.
 KERNELS, FORM = "quantized/quantized", "DequantizeLinear, .., QuantizeLinear"
 
 

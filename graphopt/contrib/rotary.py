@@ -1,6 +1,7 @@
 """RotaryEmbedding: rotates the first `rotary_embedding_dim` elements of each head by angles for the position.
 
-Two elements, a pair, are rotated together. They are half the dimension apart, or adjacent if `interleaved`.
+The elements are rotated in pairs. The elements of a pair are rotary_embedding_dim / 2 apart, or adjacent if
+`interleaved` is set.
 J. Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021.
 """
 
