@@ -1,7 +1,7 @@
 """Accounts for every node of a model: its multiply-adds and bytes, its rewrites, and the reasons for refusals.
 
 Every node is in one group. Similar nodes with names that differ only in numbers, as in repeated layers, form one group.
-Groups with the largest potential gain come first.
+The groups are sorted by their result (the order of `Status`), and then by their share of the model.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MOVES = frozenset(
 _WINDOWS = frozenset("AveragePool Conv ConvInteger LpPool MaxPool".split())
 # How often the default sizes of images and lengths are doubled if a kernel is larger than its input.
 MAX_DOUBLINGS = 8
-# The name of a node or value in the detail of a remark; sizes begin with a digit.
+# The name of a node or value in the detail of a remark, if it contains a digit. Sizes begin with a digit, names do not.
 _NAME = re.compile(r"[A-Za-z/][\w./:]*\d[\w./:]*")
 # Sizes and estimated times in the detail of a candidate that would not be faster.
 _NUMBER = re.compile(r"\b\d[\dx.]*|\?")
@@ -110,7 +110,7 @@ class AccountGroup:
         where: one pattern for their names.
         places: the number of layers or places, " in 12 layers"; "" for a single subgraph.
         multiply_adds, bytes: sums over all subgraphs in one run.
-        share, byte_share: shares of the model's multiply-adds and bytes.
+        share, byte_share: shares of the model's multiply-adds and bytes, from 0 to 1.
     """
 
     subgraphs: tuple[Subgraph, ...]
@@ -136,11 +136,11 @@ class Account:
     """Account of a whole model.
 
     Attributes:
-        groups: all groups; the groups with the largest potential gain come first.
+        groups: all groups, by result (the order of `Status`), then by `cost`.
         multiply_adds, bytes: totals of one run at `sizes`.
         sizes: symbolic dimension -> size.
-        elsewhere: refusals at nodes that passes created and removed again.
         unknown: number of nodes with an unknown size; they count as 0.
+        elsewhere: refusals at nodes that passes created and removed again.
         report: result of `optimize`.
     """
 

@@ -71,7 +71,7 @@ class Report:
 
     Attributes:
         target: the target.
-        target_reason: why "auto" selected it; for a named target the device code that this machine's library lacks.
+        target_reason: why "auto" selected the target; for a named target, the device code that our library lacks.
         remarks: one for each candidate.
         passes: seconds and counts of each pass.
         before, after: statistics of the model.

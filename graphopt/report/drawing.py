@@ -17,7 +17,8 @@ from graphopt.report.text import visible
 
 MAX_DRAWN_NODES = 40
 SWEEPS = 12
-# In pixels.
+# In pixels: the height of a box; the distance of rows, the width of a letter, the gap between boxes, the margin, and
+# the width of a dot.
 BOX_HEIGHT = 24
 _ROW, _LETTER, _GAP, _MARGIN, _DOT = 44, 6.7, 14, 8, 9
 Point = tuple[float, float]

@@ -61,8 +61,8 @@ class Stage:
     """A section of the model in the order of execution.
 
     Attributes:
-        name: common name of its nodes.
-        before, after: milliseconds.
+        name: the layer of its nodes, or its first and last layer.
+        before, after: milliseconds in all nodes.
         before_rewritten, after_rewritten: milliseconds in rewritten nodes.
     """
 

@@ -35,7 +35,7 @@ def _gemm(node: ir.Node, y: Dims, a: Dims) -> int:
 
 
 def _standard_attention(node: ir.Node, y: Dims, q: Dims, k: Dims) -> int | None:
-    """Returns None with past keys, because the counted inputs do not contain their number."""
+    """Returns None for a node with past keys, because q and k do not contain the number of past keys."""
     has_past = len(node.inputs) > 4 and node.inputs[4] is not None
     return None if has_past or len(k) < 3 else (math.prod(q) + math.prod(y)) * k[-2]
 
@@ -66,8 +66,8 @@ _COUNTED: Mapping[tuple[str, str], _Formula] = {
     ("com.microsoft", "FusedGemm"): (_gemm, (0,)),
     ("com.microsoft", "FusedMatMul"): (_gemm, (0,)),
 }
-# Our operators by the stem of their names, because suffixes add no multiplications. Longer stems come before their
-# prefixes.
+# Our operators by the start of their names, because suffixes add no multiplications. The first entry that matches is
+# used, so "FusedConvTranspose" comes before "FusedConv".
 _OURS: Mapping[str, _Formula] = {
     "FusedConvTranspose": (_conv_transpose, (0, 1)),
     "FusedConv": (_conv, (1,)),

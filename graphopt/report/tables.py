@@ -332,7 +332,7 @@ def _print_more_failures(count: int, console: Console) -> None:
 
 
 def print_kernel_bench(found: KernelBench, console: Console) -> None:
-    """Prints the time of each shape by its implementations, and the result of the soak test."""
+    """Prints the time of each implementation for each shape, and the result of the soak test."""
     shown = table(("shape", "type", "implementation", ">ms", ">of peak"))
     for time in found.shapes:
         share = "-" if time.share is None else f"{time.share:.0%}"
