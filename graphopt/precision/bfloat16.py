@@ -7,10 +7,10 @@
     tensors between FusedConv..Bf16: see nchw2c_convolutions and nchw2c_pools
 
 These passes run after all others, and only with `--precision bf16`. Tensors are float32 in the file and between nodes,
-except where every reader rounds them. A node rounds its own operands; their products are exact in float32, and sums are
-accumulated in float32. Statistics, residual sums, activations and the model's interface lose no precision. Nothing
+except tensors that every reader rounds. A node rounds its own operands; their products are exact in float32, and sums
+are accumulated in float32. Statistics, residual sums, activations and the model's interface lose no precision. Nothing
 overflows, because bfloat16 has the range of float32. The passes round weights so that the errors of a sum cancel
-(rounded_weight). The operators round them again, which changes nothing.
+(rounded_weight). The operators round the weights again, which changes nothing.
 
 Conditions: the conditions of `feed_forward`; element type float32; opset 13, which the function bodies need.
 """
@@ -370,7 +370,7 @@ def _keeps_blocked_layout(node: ir.Node, editor: Editor) -> bool:
 
 
 def _producers(value: ir.Value | None) -> Iterator[ir.Node]:
-    """Yields the producers of a value, up to and including a Conv."""
+    """Yields the producer of a value, the producer of its first input, and so on, up to and including a Conv."""
     for _ in range(MAX_ACTIVATION):
         producer = value.producer() if value is not None else None
         if producer is None:

@@ -2,8 +2,8 @@
 
 Each layer is rounded alone; the error at the outputs is its sensitivity. The errors of layers are assumed independent,
 so their squares add up. The most sensitive layers keep float32 until the estimated error of the others is below the
-limit. A binary search over the number of layers, in this order, then measures the written model and finds the fewest
-layers that keep the error below the limit.
+limit. Starting with this number of layers, a binary search measures written models: it finds the fewest layers, the
+most sensitive ones first, that must keep float32.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def limit_error(
 def _fewest(
     work: _ErrorMeasurement, order: list[str], sensitivities: Mapping[str, float], max_error: float, say: Progress
 ) -> tuple[tuple[str, ...], dict[str, float]]:
-    """Returns the shortest prefix of `order` that must keep float32 so that the limit holds, and the errors.
+    """Returns the shortest prefix of `order` with which in float32 the limit holds, and the errors.
 
     Raises:
         GraphoptError: the limit does not hold with all layers in float32.

@@ -132,7 +132,7 @@ def _rename(node: ir.Node, kind: str, inputs: Sequence[ir.Value | None], editor:
 
 
 def _channels(node: ir.Node, editor: Editor) -> tuple[int, int, int] | None:
-    """Returns the output channels of a group, its input channels, and the number of groups."""
+    """Returns the output channels and input channels of each group, and the number of groups; None if unknown."""
     dims = editor.shapes.dims(node.inputs[1])
     group = attribute_int(node, "group", 1)
     M, C = (d.value for d in dims[:2]) if dims is not None else (None, None)

@@ -10,7 +10,7 @@ al., "Mixed Precision Training", ICLR 2018):
   statistics in float32 (`stash_type`, our operators) take float16.
 - Statistics (Softmax, norms, sums, means) and operators with a large range (Exp, Pow, ...) take float32. So does
   arithmetic with results that only statistics or casts to integers read. Global average pooling before a matrix
-  multiplication is not a statistic, also if it is written as ReduceMean.
+  multiplication is not a statistic, even if it is written as ReduceMean.
 - All other nodes follow their inputs: float16, unless an input is computed in float32.
 
 Range: a node keeps float32 if a constant has elements beyond 65504, or if underflow adds more error than rounding to

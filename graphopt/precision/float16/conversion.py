@@ -56,7 +56,7 @@ class Conversion:
         self.converted: set[ir.Value] = set()
         self.constants = HalfConstants(editor)
         self.reasons = Reasons(editor, frozenset(keep), self.constants, self.converted, ranges)
-        # (value, type, saturated) -> the value in that type, and bias -> its split form. Each is made once.
+        # (value, type, saturated) -> the value in that type. Attention bias -> bias and mask (`_split_bias`).
         self.views: dict[tuple[ir.Value, ir.DataType, bool], ir.Value] = {}
         self.hidden: dict[ir.Value, tuple[ir.Value | None, ir.Value]] = {}
         self.kept_float: dict[tuple[Code, str], list[ir.Node]] = {}
@@ -84,7 +84,8 @@ class Conversion:
             for body in bodies(node):
                 self.convert(body)
             self._convert_node(node)
-        # These Casts are bypassed last: until here, readers must see values that the model itself declares as float16.
+        # These Casts are bypassed last. Until here readers must see their results, which the model declares as float16:
+        # a node that keeps float32 would cast a converted value back to float32.
         for cast in [c for c in self.redundant_casts if c.graph is graph]:
             assert cast.inputs[0] is not None
             self.editor.bypass(cast, cast.inputs[0])

@@ -15,9 +15,9 @@ import onnx_ir as ir
 from graphopt.precision.float16.constants import LARGEST
 from graphopt.report.multiply_adds import Dims
 
-# Other inputs may give larger values: a value above float16's limit divided by this factor keeps float32.
+# A value above float16's limit divided by this factor keeps float32, because other inputs may give larger values.
 MARGIN = 4.0
-# The result of a matrix multiplication with a scaled weight is below the limit by this factor.
+# A weight is scaled so that the result of the matrix multiplication is at most the limit divided by this factor.
 SCALED_MARGIN = 16.0
 
 

@@ -23,8 +23,8 @@ from graphopt.precision.float16.constants import FLOAT, HALF, LARGEST, HalfConst
 from graphopt.precision.float16.ranges import ActivationRanges
 from graphopt.remarks import Code, node_label
 
-# Operators that take float16 with any inputs: matrix multiplications, and norms with float32 statistics by definition
-# (GroupNormalization in the versions that have them).
+# Operators that take float16 even if their inputs are computed in float32: matrix multiplications, and norms with
+# float32 statistics by definition (also GroupNormalization, in the versions that have them).
 TAKE_HALF = frozenset(
     "Conv ConvTranspose Gemm MatMul Einsum LSTM GRU RNN Attention LayerNormalization RMSNormalization".split()
 )
@@ -37,7 +37,7 @@ STATISTICS = frozenset(
 )
 
 
-# The largest allowed error relative to a sum's largest element: 1/32 of float16's rounding of that element, because
+# The largest allowed error relative to a sum's largest element: 1/64 of float16's unit roundoff of 2^-11, because
 # smaller elements of the sum are rounded less.
 LOST = 2.0**-17
 
@@ -94,7 +94,7 @@ class Reasons:
         """Finds the nodes with results that only statistics and casts to integers read; fills `needs_float`."""
         for node in reversed(graph):
             readers = [u for o in node.outputs for u in o.consumers()]
-            # A node that takes float16 with any inputs rounds them, so the chain of float32 results ends there.
+            # A node that takes float16 in any case rounds its inputs, so the chain of float32 results ends there.
             if not readers or any(o.is_graph_output() for o in node.outputs) or _takes_half(node):
                 continue
             if all(u in self.needs_float or self._is_statistics(u) or _makes_integers(u) for u in readers):
@@ -153,7 +153,8 @@ class Reasons:
                 return None, ""
             if any(not self._is_half(node.inputs[i]) for i in takes):
                 return None, ""
-            # Computed once, so float16 gains nothing, and a rounded position has a wrong sine: 255 by 0.06.
+            # A node with constant inputs is computed once, so float16 gains nothing. It may even do harm: it rounds
+            # positions near 255 by up to 0.06, which changes their sines.
             if node.op_type not in DATA_MOVEMENT and all(self.editor.is_constant(node.inputs[i]) for i in takes):
                 return None, ""
         return self._out_of_range(node, takes)
@@ -277,7 +278,7 @@ def _family(node: ir.Node) -> str:
 
 
 def _takes_half(node: ir.Node) -> bool:
-    """Returns whether the operator takes float16 with any inputs."""
+    """Returns whether the operator takes float16 even if its inputs are computed in float32."""
     if node.domain == DOMAIN:
         return node.op_type in OPS
     return node.domain == "" and (node.op_type in TAKE_HALF or node.op_type == "GroupNormalization")
