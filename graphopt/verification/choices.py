@@ -1,8 +1,8 @@
 """Compares discrete intermediate values: the indices of TopK, ArgMax and NonMaxSuppression, and quantized values.
 
-Scores that differ by less than their rounding error may be ordered differently in two correct runs. All values that are
-gathered by these indices then differ by whole rows. Therefore a copy of the original model (BEFORE) takes the indices
-of the rewritten model (AFTER) as inputs, and two questions are answered:
+Scores that differ by less than their rounding error may be ordered differently in two correct runs. The chosen indices
+then differ, and values that are gathered by them differ by whole rows. Therefore a copy of the original model (BEFORE)
+takes the indices of the rewritten model (AFTER) as inputs, and two questions are answered:
 
 - Could BEFORE have chosen these indices? They must be in order and must not leave out a higher score, up to the
   measured rounding error of the scores (`mistake`).

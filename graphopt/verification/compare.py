@@ -268,8 +268,8 @@ class Judgement:
         return self.reason == NOISE
 
 
-# (axis, its size, measure) -> the largest relative error of each slice, divided by the whole output's error in the same
-# draw; and the number of draws.
+# (axis, its size, measure) -> the largest share of each slice, and the number of draws. A share is the error of a slice
+# divided by the error of the whole output in the same draw.
 Shares = Mapping[tuple[int, int, str], tuple[Numbers, int]]
 
 

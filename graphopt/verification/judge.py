@@ -95,7 +95,7 @@ class _Judge:
             as AFTER does.
         allowed: case -> a multiple of the limit; a difference up to this multiple is inconclusive.
         nondeterministic: (case, output) for which runs of BEFORE differ.
-        by_levels: runs of a quantized model whose levels and outputs agree with BEFORE's, given AFTER's levels.
+        by_levels: runs of a quantized model with which BEFORE agrees if it takes AFTER's levels (`levels_agree`).
     """
 
     group: RunGroup
@@ -303,8 +303,8 @@ class _Judge:
     def _overflows(self, run: ComparedRun, rows: Rows) -> set[tuple[str, str, bool]]:
         """Returns (case, output, whether AFTER ran in half precision) if AFTER may leave the range of that precision.
 
-        On generated inputs of unusual size, AFTER may do so if BEFORE also does when it is rounded to AFTER's
-        precision. If BEFORE's output is not finite, AFTER may do so if it agrees with a float32 run of BEFORE.
+        On generated inputs with unusually large elements, AFTER may do so if BEFORE also does when it is rounded to
+        AFTER's precision. If BEFORE's output is not finite, AFTER may do so if it agrees with a float32 run of BEFORE.
         """
         pair, found = self.pair, set()
         usual = pair.given or is_usual(run.case)
@@ -362,8 +362,8 @@ class _Judge:
     def compare_ranges(self) -> None:
         """Compares ranges of intermediate values if both models are in float16 and their outputs look equal.
 
-        ONNX Runtime computes most float16 nodes in float32 on the CPU. This hides values that exceed float16 in AFTER,
-        but not in BEFORE.
+        ONNX Runtime computes most float16 nodes in float32 on the CPU. This hides values that exceed float16 only in
+        AFTER.
         """
         pair = self.pair
         if not pair.before_halves or not pair.after_halves:

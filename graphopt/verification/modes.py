@@ -47,7 +47,7 @@ from graphopt.verification.variants import with_float16_rounding
 # The number of cases that run at the runtime's default optimization level; the smallest ones are taken.
 DEFAULT_LEVEL_CASES = 3
 # The number of cases that run with every float16 result rounded. They are the cases with the largest elements; a case
-# with elements of usual size is added.
+# with elements of usual magnitude is added.
 HALF_CASES = 2
 # The relative weight of BEFORE's runs with random rounding in the reported progress.
 RUNS = 5.0
@@ -482,7 +482,7 @@ def empty_batch(model: onnx.ModelProto, case: Case, input_options: InputOptions)
 
 
 def _is_as_declared(output: onnx.ValueInfoProto, usual: Any, empty: Any) -> bool:
-    """Returns whether an output is empty, has the declared sizes, and is as large as usual in each dimension but 0."""
+    """Returns whether an output is empty and has the declared sizes, and each dimension is 0 or as large as usual."""
     if not isinstance(usual, np.ndarray) or not isinstance(empty, np.ndarray):
         return False
     if empty.size or empty.ndim != usual.ndim or empty.dtype != usual.dtype:

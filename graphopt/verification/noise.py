@@ -48,8 +48,8 @@ Array = npt.NDArray[Any]
 SUMS_OF_PRODUCTS = frozenset(
     "Attention Conv ConvTranspose DFT Einsum GRU Gemm LSTM MatMul MultiHeadAttention RNN STFT".split()
 )
-# Operators with noise on integer inputs as well: their scaled scores are not integers, and the softmax subtracts the
-# maximum of the scores.
+# Operators with noise even on inputs that hold only integers: the scaled scores are not integers, and the softmax
+# subtracts the maximum of the scores.
 SCALED = frozenset(("Attention", "MultiHeadAttention"))
 # The number of terms if the weight is unknown.
 USUAL_TERMS = 64

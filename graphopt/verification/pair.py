@@ -416,7 +416,7 @@ def _fixed_sizes(before: ir.Model, after: ir.Model) -> dict[str, int]:
 
 # -- rewrites ----------------------------------------------------------------------------------------------------------
 
-BFLOAT16_SUFFIX = "Bf16"  # for operators that round their first two inputs to bfloat16, and attention its third as well
+BFLOAT16_SUFFIX = "Bf16"  # of operators that round their first two inputs to bfloat16, attention also its third
 ATTENTION = "FusedAttention"
 _COARSE = {FLOAT16: Numerics.FP16, ir.DataType.BFLOAT16: Numerics.BF16}
 # Operators that compute nothing in the type of their input or output.

@@ -156,9 +156,9 @@ class RoundingErrors:
     def measure_fixed(self, numerics: Numerics, case: Case) -> None:
         """Measures the part of BEFORE's error that is the same in every run.
 
-        A copy of BEFORE writes norms as elementary operators and computes sums exactly (`variants.py`). It also rounds
-        the weights that AFTER stores in half precision, if AFTER computes nothing in that precision or if BEFORE has
-        steps, because few random draws of the weights would change the result of a step. Unlike noise, the measured
+        A copy of BEFORE writes norms as elementary operators and computes sums exactly (`variants.py`). In two cases it
+        also rounds the weights that AFTER stores in half precision: if AFTER computes nothing in that precision, and if
+        BEFORE has steps (few random draws of the weights would change the result of a step). Unlike noise, the measured
         error is not multiplied by FACTOR.
         """
         key, graph = (numerics, case.name), self.before.whole.graph
