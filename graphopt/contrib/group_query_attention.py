@@ -25,7 +25,7 @@ from graphopt.remarks import Code
 INT64 = ir.DataType.INT64
 
 # The first version of onnxruntime in which local_window_size n is a window of n tokens, and queries in the padding read
-# only keys of their sequence. In 1.22 a window has n + 1 tokens, and such queries read uninitialized memory.
+# only keys of their sequence. In 1.22 a window has n + 1 tokens, and queries in the padding read uninitialized memory.
 WINDOW_AS_DEFINED = (1, 31)
 
 

@@ -1,4 +1,4 @@
-"""Finds validity errors of a model. Some of them onnx.checker misses, and some tools interpret differently.
+"""Finds validity errors of a model, including some that onnx.checker misses. Tools interpret such models differently.
 
 onnx.checker stops at the first error, so an error of the original model would hide errors of a rewrite. Here each
 defect is one sentence, and the caller can subtract the defects of the original.

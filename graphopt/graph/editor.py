@@ -289,7 +289,7 @@ class Editor(GraphView):
         """Replaces the first output of `node` by its input `x`, and removes the node.
 
         Returns:
-            False, without a change, if the output is a graph output and `x` cannot take its name or has other uses.
+            False, without a change, if the output is a graph output and `x` cannot take its name, or has other uses.
             With other uses the graph output would have readers, and a runtime may fuse its producer into a reader.
         """
         y, producer = node.outputs[0], x.producer()
@@ -441,7 +441,7 @@ def _as_lazy(tensor: ir.TensorProtocol) -> ir.LazyTensor:
 
 
 def _empty(body: ir.Graph) -> None:
-    """Removes the nodes and initializers of a body; its nodes may use outer values."""
+    """Removes the nodes and initializers of a body, which ends its uses of outer values."""
     body.outputs.clear()
     for node in reversed(body):
         for inner in bodies(node):

@@ -1,12 +1,12 @@
 """Infers types and shapes of a model's values for the passes.
 
-This runs onnx's shape inference with data propagation on a copy of the graph without large weights. The results are set
-on the values while passes run, and are reset before the model is written. A file thus changes only where it was
+`infer` runs onnx's shape inference with data propagation on a copy of the graph without large weights. The results are
+set on the values while passes run, and are reset before the model is written. A file thus changes only where it was
 rewritten.
 
 Inferred dimensions take precedence over dimensions that the file declares for intermediate values, because exporters
-and editors do not update those when an input changes. An inferred integer or a symbol of the inputs replaces a declared
-integer. Runtimes check only the declared shapes of inputs, and ignore declared dimensions that mean any size
+and editors do not update declared ones when an input changes. An inferred integer or a symbol of the inputs replaces a
+declared integer. Runtimes check only the declared shapes of inputs, and ignore declared dimensions that mean any size
 (`known_dim`). Each dimension that means any size is treated as a separate unknown.
 """
 

@@ -143,8 +143,8 @@ def save(
     Args:
         model: the optimized model; its tensors refer to the new files afterwards.
         out: the file to write; its folder must exist.
-        external_data: True moves all large weights into OUT.data, False none. None moves them if some are external
-            already, or if they do not fit into a message.
+        external_data: True moves all large weights into OUT.data, and False moves no weights. With None, the large
+            weights are moved if some are external already, or if they do not fit into a message.
         share_weights: refers to the input's files instead of copying them, and records their sizes and hashes.
         check: called with the message and its bytes before they are written; may raise.
 

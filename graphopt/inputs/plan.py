@@ -72,7 +72,7 @@ USUAL_GROWN, MOST_GROWN = 5, 33
 MOST_DIVISOR, ALWAYS_TRIED = 8, 16
 # Lengths that `accepted_sizes` combines with a recurrent state of batch 1.
 LENGTHS_WITH_STATE = (128, 224, 576)
-# Batches that are tried first, with each length: kernels often have special paths for a single row.
+# Batches that are combined with the extreme lengths: kernels often have special paths for a single row.
 CORNER_BATCHES = (1, 3)
 # Further sizes. Some are larger than a tile of any kernel, some are smaller, some are no multiples of 8 or 32; some
 # images are wide or high.
@@ -708,8 +708,8 @@ class _Plan:
         """Returns the parameters to try for a case.
 
         Until a case is accepted, the range of indices and the filling of sizes vary: the model may also use an index
-        for a smaller table, and a size may have to match another size. After that, another filling of sizes is tried
-        before the accepted parameters.
+        for a smaller table, and a size may have to match another size. Once a case was accepted, another filling of
+        sizes is tried before the accepted parameters.
         """
         usual = replace(self.attempt, number=self.made, sizes=sizes, kind=kind)
         indexed = any(u.low is not None for u in self.uses.values())

@@ -27,7 +27,7 @@ from graphopt.targets.target import Target
 
 # Indices of GroupQueryAttention's inputs.
 GQA_SEQLENS_K, GQA_TOTAL, GQA_BIAS = 5, 6, 10
-# Operators that `_source` follows back: those that keep elements, that also move them, or that count them.
+# Operators through which `_source` follows a value back. _SAME keep its elements, _MOVES also move them, _COUNTS count.
 _SAME = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 _MOVES = _SAME | {"Transpose"}
 _COUNTS = _SAME | {"Add", "ReduceSum", "Sub"}

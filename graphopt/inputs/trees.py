@@ -22,7 +22,7 @@ from graphopt.graph.operators.traits import ARITHMETIC
 from graphopt.graph.traversal import tensor_array
 from graphopt.graph.view import attribute_int
 
-# Inputs with more columns get no such rows.
+# Inputs with more columns get no rows for decisions.
 MOST_COLUMNS = 4096
 # The most decisions with rows; if there are more, every nth one gets rows.
 MOST_DECISIONS = 512

@@ -66,8 +66,8 @@ class Use:
             tie. The tie is 0.5, or 0 for operators that round in one direction.
         divisor: whether it divides integers.
         loops: whether the condition of a Loop depends on it: a large element would cause too many iterations.
-        foreign: whether an operator outside of ONNX's domains reads it; ONNX Runtime's own operators do not check
-            lengths.
+        foreign: whether an operator outside of ONNX's domains reads it. Large integers are not tried then, because ONNX
+            Runtime's own operators do not check lengths.
         trees: the tree ensembles that read its columns.
         computed: whether nodes other than data movement, comparisons and tree ensembles read it.
     """
@@ -220,7 +220,7 @@ class _Tracer:
             self.origins.update(dict.fromkeys(node.outputs, sources))
 
     def _note_loop(self, node: ir.Node, in_loop: bool) -> None:
-        """Marks inputs that the condition of a Loop may depend on: its own, and comparisons in its body."""
+        """Marks inputs on which the end of a Loop may depend: through its condition, or a comparison in its body."""
         read = node.inputs[1:2] if node.op_type == "Loop" else ()
         if in_loop and node.op_type in COMPARISONS:
             read = node.inputs

@@ -1,8 +1,8 @@
 """Rounds the operands of matrix multiplications to bfloat16 where this is faster (`--precision bf16`).
 
-    act(MatMul(X, W) + b) -> Linear<act>Bf16(X, W, b);  MatMul(X, W) + b + R -> LinearAddBf16(X, W, b, R)     and Gemm
-    act(Conv(X, W, B) + R) -> FusedConv[Add]<act>Bf16(X, W, B, R)                           and WinogradConv, FusedConv
-    FusedAttention<form>   -> FusedAttention<form>Bf16                                      without Gqa and Softcap
+    act(MatMul(X, W) + b) -> Linear<act>Bf16(X, W, b);  MatMul(X, W) + b + R -> LinearAddBf16(X, W, b, R)   also Gemm
+    act(Conv(X, W, B) + R) -> FusedConv[Add]<act>Bf16(X, W, B, R)                         also WinogradConv, FusedConv
+    FusedAttention<form>   -> FusedAttention<form>Bf16                                 except the forms Gqa and Softcap
     MatMul(A, B) c         -> MatMulBf16(A, B)                       A, B activations, or Transposes of them; c a scalar
     tensors between FusedConv..Bf16: see nchw2c_convolutions and nchw2c_pools
 
@@ -330,8 +330,8 @@ def _require_unkept(keep: Collection[str], nodes: Iterable[ir.Node], node: ir.No
 def _factor(value: ir.Value, matmul: ir.Node, last: int, editor: Editor) -> Factor:
     """Returns an operand of a MatMul.
 
-    Includes the Transpose before it if only the MatMul reads its result, and if the last axis of its input becomes one
-    of the last `last` axes.
+    A Transpose before the MatMul is included if only the MatMul reads its result, and if it moves the last axis of its
+    input to one of the last `last` axes.
     """
     rank = editor.shapes.rank(value)
     own = () if rank is None else identity_perm(rank)

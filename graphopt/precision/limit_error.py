@@ -108,7 +108,7 @@ def limit_error(
 def _fewest(
     work: _ErrorMeasurement, order: list[str], sensitivities: Mapping[str, float], max_error: float, say: Progress
 ) -> tuple[tuple[str, ...], dict[str, float]]:
-    """Returns the shortest prefix of `order` with which in float32 the limit holds, and the errors.
+    """Returns the shortest prefix of `order` for which the limit holds if its layers keep float32, and the errors.
 
     Raises:
         GraphoptError: the limit does not hold with all layers in float32.

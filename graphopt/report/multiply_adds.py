@@ -99,7 +99,7 @@ def _formula(domain: str, op_type: str) -> _Formula | None:
 
 
 def operands(domain: str, op_type: str) -> Sequence[int]:
-    """Returns the indices of inputs with dimensions that `multiply_adds` needs; empty for other operators."""
+    """Returns the indices of the inputs of which `multiply_adds` needs the dimensions; empty for other operators."""
     formula = _formula(domain, op_type)
     return () if formula is None else formula[1]
 

@@ -175,7 +175,7 @@ def _module_of(node: ir.Node) -> str:
 
 
 def _readers_of_constants(nodes: Sequence[ir.Node]) -> dict[ir.Node, ir.Node]:
-    """Returns for each node with a constant result the node that reads it, which determines its layer."""
+    """Returns node -> reader for nodes with constant results, which belong to the layer of their reader."""
     constant: set[ir.Node] = set()
     for node in nodes:
         producers = [v.producer() for v in node.inputs if v is not None and not v.is_initializer()]

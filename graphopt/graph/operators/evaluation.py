@@ -266,7 +266,7 @@ def _reduction(function: Callable[..., Array]) -> Callable[[FoldableNode], Array
     def call(c: FoldableNode) -> Array:
         data = c.input(0)
         if data.dtype.kind not in "iu":
-            # Sums and products of floats depend on the runtime's order. Other reductions support only integers as well.
+            # Sums and products of floats depend on the runtime's order. ReduceMin and ReduceMax of floats also remain.
             raise CannotEvaluateError
         axes = tuple(sorted(c.axes(data.ndim) or ()))
         if not axes and c.attribute("noop_with_empty_axes", 0):

@@ -236,12 +236,12 @@ class Conversion:
         return True
 
     def _hide(self, node: ir.Node, index: int) -> ir.Node:
-        """Replaces a FusedAttention bias that hides keys by a bias and a mask with the value -65504.
+        """Replaces the bias of a FusedAttention, which hides keys, with a bias and a mask with the value -65504.
 
-        There is no bias if all its elements would be 0.
+        The new node has no bias if all its elements would be 0.
 
         A Cast of -3.4e38 would be -inf, and the softmax of a row without visible keys would be NaN. Adding -65504 would
-        not cancel the score; the mask replaces it.
+        not cancel the score; the mask replaces the score.
         """
         bias = node.inputs[index]
         assert bias is not None

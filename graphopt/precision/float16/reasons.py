@@ -240,7 +240,7 @@ class Reasons:
     def _is_lost_in_sums(self, node: ir.Node, error: float) -> bool:
         """Returns whether an error of a node's result is far below the rounding of the sums that are its only readers.
 
-        An untrained network's layer scale of 1e-6 loses bits, but its products are added to a residual stream near 1.
+        For example, a layer scale of 1e-6 loses bits, but its products are added to a residual stream near 1.
 
         Args:
             node: an element-wise product or a matrix multiplication.

@@ -1,4 +1,4 @@
-"""Writes pixels as rows by a Transpose of four axes, which GPU providers omit in channels-last layout."""
+"""Gives Transposes between planes and rows of pixels four axes: GPU providers with channels-last layout omit these."""
 
 from __future__ import annotations
 
