@@ -35,7 +35,7 @@
 //   compute_here(x)             makes the compiler compute the vector x before this point. Otherwise it moves the
 //                               instructions of RDNA's matrix units past barriers
 //   copy_to_lds(to, from, inside), wait_for_copies()
-//                               copies 16 bytes (zeros unless `inside`), and waits for all copies of the work-item;
+//                               copies 16 bytes or copy_to_lds<n>() n bytes (zeros unless `inside`), and waits for all copies of the work-item;
 //                               asynchronous only with kCopiesToLds
 //   end_group_of_copies(), wait_for_copies_except<n>()
 //                               ends a group of copies; waits for all groups except the last n
@@ -425,20 +425,20 @@ DEVICE void store_pack(T* p, const Pack<T>& x) {
 }
 
 #if defined(__CUDACC__)
-template <class To, class T>
+template <int kBytes = 16, class To, class T>
 DEVICE void copy_to_lds(To* to, const T* from, bool inside) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :
-               : "r"(address), "l"(from), "r"(inside ? 16 : 0)
-               : "memory");
-}
-DEVICE void copy_word_to_lds(float* to, const float* from, bool inside) {
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-               :
-               : "r"(address), "l"(from), "r"(inside ? 4 : 0)
-               : "memory");
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(address), "l"(from), "r"(inside ? 16 : 0)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 :
+                 : "r"(address), "l"(from), "n"(kBytes), "r"(inside ? kBytes : 0)
+                 : "memory");
+  }
 }
 DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 DEVICE void end_group_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -447,24 +447,25 @@ DEVICE void wait_for_copies_except() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kGroups) : "memory");
 }
 #elif defined(__AMDGCN__)
-template <class To, class T>
+template <int kBytes = 16, class To, class T>
 DEVICE void copy_to_lds(To* to, const T* from, bool inside) {
-  Bits128 bits = {};
-  if (inside) bits = *reinterpret_cast<const Bits128*>(from);
-  *reinterpret_cast<Bits128*>(to) = bits;
+  if constexpr (kBytes == 16) {
+    Bits128 bits = {};
+    if (inside) bits = *reinterpret_cast<const Bits128*>(from);
+    *reinterpret_cast<Bits128*>(to) = bits;
+  } else {
+    static_assert(kBytes == sizeof(T), "one element");
+    *to = inside ? *from : T{};
+  }
 }
-DEVICE void copy_word_to_lds(float* to, const float* from, bool inside) { *to = inside ? *from : 0.0f; }
 DEVICE void wait_for_copies() {}
 DEVICE void end_group_of_copies() {}
 template <int kGroups>
 DEVICE void wait_for_copies_except() {}
 #else
-template <class To, class T>
+template <int kBytes = 16, class To, class T>
 DEVICE void copy_to_lds(To* to, const T* from, bool inside) {
-  cpu::copy_to_lds(to, inside ? from : nullptr, 16);
-}
-DEVICE void copy_word_to_lds(float* to, const float* from, bool inside) {
-  cpu::copy_to_lds(to, inside ? from : nullptr, 4);
+  cpu::copy_to_lds(to, inside ? from : nullptr, kBytes);
 }
 DEVICE void wait_for_copies() { cpu::wait_for_copies(); }
 DEVICE void end_group_of_copies() { cpu::end_group_of_copies(); }

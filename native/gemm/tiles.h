@@ -135,7 +135,7 @@ constexpr bool runs_on(Targets targets, bool copies_to_lds) {
   TILE(144x48x4, kNone, kAll, kNone, kNone, 1, shape(144, 48, 48, 48, 128, 3, 4),                          \
        no_shape(), shape(48, 48, 48, 48, 64, 3, 2), no_cost(), cost(0.443, 900, 9500), no_cost())
 
-// Tiles of NVIDIA's warpgroups (pipelines/wgmma.h) for packed weights of 4 and 8 bits. A tile has 128 columns of Y.
+// Tiles of NVIDIA's warpgroups (pipelines/wgmma.h) for packed weights. A tile has 128 columns of Y.
 // Columns:
 //   name of the size
 //   targets (kAll: NVIDIA, and the CPU with waves of 32 for tests)

@@ -151,8 +151,8 @@ def tiled(tile: tiles.Tile) -> Iterator[Case]:
 
 
 def warpgroups(tile: tiles.Tile) -> Iterator[Case]:
-    """Yields a case for 4 and 8 bits and each problem of WARPGROUPS. Devices without the tile run another kernel."""
-    for bits in (4, 8):
+    """Yields a case for each number of bits and each problem of WARPGROUPS. Devices without the tile run another kernel."""
+    for bits in (2, 4, 8):
         for M, N, least, size, points, bias in WARPGROUPS:
             K = in_packs(least, bits, size)
             name = f"matmul_nbits_warpgroups_{bits}_{tile.size}_f16-{M}x{N}x{K}x{size}"
@@ -176,7 +176,9 @@ def cases() -> Iterator[Case]:
             name = f"matmul_nbits_rows_{bits}_f16-{M}x{N}x{K}x{size}"
             yield case(name, np.float16, M, N, K, bits, size, points, False, bias, aligned=True)
     # More columns than work-groups at a time, and more slices of K than waves: a wave has several tiles and slices.
-    yield case("matmul_nbits_rows_4_f16-several", np.float16, 2, 1700, 2080, 4, 32, "bytes", False, True, aligned=True)
+    for bits, M in ((2, 11), (4, 2), (8, 12)):
+        name = f"matmul_nbits_rows_{bits}_f16-several"
+        yield case(name, np.float16, M, 1700, 2080, bits, 32, "bytes", False, True, aligned=True)
     yield from warpgroups(tiles.WARPGROUP[-1])
     for tile in tiles.PACKED:
         yield from tiled(tile)

@@ -130,7 +130,7 @@ struct VectorAttention {
   }
   DEVICE static void copy_query(Lds& lds, int r, int d, const T* from, bool inside) {
     UNROLL for (int e = 0; e < kSize; ++e) {
-      copy_word_to_lds(&lds.query[d + e][exchange_row(r, d)], from + e, inside);
+      copy_to_lds<4>(&lds.query[d + e][exchange_row(r, d)], from + e, inside);
     }
   }
   static constexpr bool kTakesQueries = false;
@@ -183,7 +183,7 @@ struct VectorAttention {
       const bool inside = key + keys < block.count && d + ds < block.width;
       const T* from = block.data + (inside ? offset + static_cast<uint32_t>(keys * block.row + ds) : 0);
       UNROLL for (int e = 0; e < kSize; ++e) {
-        copy_word_to_lds(&lds.key[d + ds + e][exchanged ^ keys], from + e, inside);
+        copy_to_lds<4>(&lds.key[d + ds + e][exchanged ^ keys], from + e, inside);
       }
     }
   }

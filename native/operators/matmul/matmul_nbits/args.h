@@ -31,10 +31,16 @@ struct NBitsArgs : Arguments<7, 120> {
 // Few rows on the matrix units (rows.hip): a work-group computes all rows of `tiles` tiles of 16 columns, and its
 // `waves` waves split K.
 constexpr int kNBitsTileRows = 16;
-// The maximum number of work-items of a work-group. kBlocks: the number of blocks in 16 bytes of weights. More blocks,
-// or 2 bits, need more registers for scales and elements of A.
-template <int kBits, int kBlocks>
-constexpr int kNBitsMaxThreads = kBits > 2 && kBlocks == 1 ? 512 : 256;
+// The number of weights of a column that a work-item loads at once: 8 bytes of 2 bits, or 16 bytes of 4 or 8 bits.
+constexpr int row_elements(int bits) { return bits == 8 ? 16 : 32; }
+// The number of such loads of a column in a slice of K, if a work-item multiplies them by `rows` rows of A. More loads
+// would need too many registers for elements of A.
+constexpr int row_loads(int bits, int rows) { return row_elements(bits) * rows <= 32 ? 2 : 1; }
+// The maximum number of work-items of a work-group. blocks: the number of blocks in a load; rows: 8 or 16, the maximum
+// number of rows of A. With 256 work-items the kernel may use more registers.
+constexpr int row_threads(int bits, int blocks, int rows) {
+  return blocks == 1 && !(bits == 8 && rows == 16) ? 512 : 256;
+}
 
 struct NBitsRowsArgs : Arguments<6, 112> {
   In a;

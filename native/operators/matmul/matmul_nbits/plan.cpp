@@ -74,10 +74,10 @@ bool is_aligned(const NBitsProblem& p) {
   return !p.has_g_idx && p.K > 0 && p.K % 8 == 0 && has_packs(p) && row_bytes < kMaxRowBytes;
 }
 
-// Returns the number of blocks in a pack of 16 bytes of weights: 1 if a block consists of one or several packs, 0 if a
-// pack can contain a part of a block.
-int64_t blocks_in_pack(const NBitsProblem& p) {
-  const int64_t elements = 128 / p.bits;
+// Returns the number of blocks in a load of the kernel for few rows: 1 if a block consists of one or several loads, 0 if
+// a load can contain a part of a block.
+int64_t blocks_in_load(const NBitsProblem& p) {
+  const int64_t elements = hip::row_elements(p.bits);
   if (p.size % elements == 0) return 1;
   return elements % p.size == 0 ? elements / p.size : 0;
 }
@@ -117,27 +117,17 @@ RowsGrid choose_rows_grid(const NBitsProblem& p, int64_t slices, int64_t max_wav
 }
 
 Plan rows_plan(const NBitsProblem& p, const DeviceFacts& device) {
-  struct Kernel {
-    int bits;
-    int64_t blocks, max_threads;
-  };
-  constexpr Kernel kKernels[] = {
-      {2, 1, hip::kNBitsMaxThreads<2, 1>}, {2, 2, hip::kNBitsMaxThreads<2, 2>},
-      {2, 4, hip::kNBitsMaxThreads<2, 4>}, {4, 1, hip::kNBitsMaxThreads<4, 1>},
-      {4, 2, hip::kNBitsMaxThreads<4, 2>}, {8, 1, hip::kNBitsMaxThreads<8, 1>},
-  };
-  const Kernel& kernel = *std::find_if(std::begin(kKernels), std::end(kKernels), [&](const Kernel& k) {
-    return k.bits == p.bits && k.blocks == blocks_in_pack(p);
-  });
-  const bool eight = p.M <= 8 && architecture(device.arch).matrix == hip::Matrix::kMma;
-  const std::string layout = std::to_string(kernel.bits) + "x" + std::to_string(kernel.blocks);
+  const bool nvidia = architecture(device.arch).matrix == hip::Matrix::kMma;
+  const bool eight = p.M <= 8 && nvidia;
+  const auto blocks = static_cast<int>(blocks_in_load(p));
+  const int64_t max_threads = hip::row_threads(p.bits, blocks, eight ? 8 : 16);
+  const std::string layout = std::to_string(p.bits) + "x" + std::to_string(blocks);
   const char* const name =
       kernel_name({eight ? "matmul_nbits_eight_rows_" : "matmul_nbits_rows_", layout, "_f16"});
   // As in rows.hip: the bytes of the sums of a wave and a tile, and the length of a slice of K.
-  const bool two_loads = p.bits > 2 && (eight || architecture(device.arch).matrix != hip::Matrix::kMma);
-  const int64_t sums = eight ? 512 : 1024, slice = 512 / p.bits * (two_loads ? 2 : 1);
-  const RowsGrid grid =
-      choose_rows_grid(p, divide_up(p.K, slice), kernel.max_threads / device.wave, sums, device);
+  const int64_t sums = eight ? 512 : 1024;
+  const int64_t slice = 4 * hip::row_elements(p.bits) * hip::row_loads(p.bits, nvidia && !eight ? 2 : 1);
+  const RowsGrid grid = choose_rows_grid(p, divide_up(p.K, slice), max_threads / device.wave, sums, device);
   hip::NBitsRowsArgs args = {};
   fill(args, p, true);
   args.waves = static_cast<int32_t>(grid.waves);
@@ -171,7 +161,7 @@ std::optional<WarpgroupGrid> choose_warpgroups(const NBitsProblem& p, const Devi
   const Architecture& arch = architecture(device.arch);
   const bool nvidia = arch.matrix == hip::Matrix::kMma;
   const bool emulated = arch.matrix == hip::Matrix::kEmulated && arch.wave == 32;
-  if (p.bits == 2 || p.size % hip::kNBitsWarpgroupBlock != 0 || !(nvidia || emulated)) return std::nullopt;
+  if (p.size % hip::kNBitsWarpgroupBlock != 0 || !(nvidia || emulated)) return std::nullopt;
   std::optional<WarpgroupGrid> best;
   for (const hip::WarpgroupTile& tile : hip::kWarpgroupTiles) {
     if (!hip::runs_on(tile.targets, nvidia) || (wanted && *wanted != tile.tile)) continue;
@@ -191,7 +181,7 @@ Plan warpgroup_plan(const NBitsProblem& p, const WarpgroupGrid& grid, const Devi
   args.down = make_divisor(grid.down);
   Plan plan;
   Launch& launch = plan.launch(
-      kernel_name({"matmul_nbits_warpgroups_", p.bits == 4 ? "4_" : "8_", grid.tile->name, "_f16"}),
+      kernel_name({"matmul_nbits_warpgroups_", std::to_string(p.bits) + "_", grid.tile->name, "_f16"}),
       {to_u31(grid.down * grid.across)}, hip::kNBitsWarpgroupThreads, args);
   if (architecture(device.arch).matrix == hip::Matrix::kMma) {
     launch.lds = static_cast<uint32_t>(hip::warpgroup_lds(grid.tile->rows, p.bits));
@@ -204,7 +194,7 @@ std::optional<Plan> matrix_plan(const NBitsProblem& p, bool half, bool aligned, 
                                 std::optional<GemmTile> wanted) {
   const hip::Matrix matrix = architecture(device.arch).matrix;
   if (!half || !aligned || !is_aligned(p) || matrix == hip::Matrix::kNone) return std::nullopt;
-  if (p.M <= hip::kNBitsTileRows && blocks_in_pack(p) > 0 && !wanted) return rows_plan(p, device);
+  if (p.M <= hip::kNBitsTileRows && blocks_in_load(p) > 0 && !wanted) return rows_plan(p, device);
   const auto cost_of = [](const hip::AlignedTile& tile, const hip::MatrixShape&, bool copies_to_lds) {
     return hip::runs_on(tile.packed_kernels, copies_to_lds) ? std::optional(tile.dense_cost) : std::nullopt;
   };

@@ -1,7 +1,7 @@
 // MatMulNBits for few rows on the matrix units, in float16.
 //
-// Memory-bound: the packed weights are read once for any number of rows, 16 bytes of a column at a time. A wave keeps
-// the elements of A of a slice of K in registers and streams the columns of its work-group, 16 at a time. Its
+// Memory-bound: the packed weights are read once for any number of rows, 8 or 16 bytes of a column at a time. A wave
+// keeps the elements of A of a slice of K in registers and streams the columns of its work-group, 16 at a time. Its
 // work-items load weights for their lines of the left operand (gemm/pipelines/instruction.h), dequantize them in
 // registers, and multiply them by the elements of A at the same indices k. The weights are the left operand, because
 // NVIDIA's instruction then reads the elements of A from the registers to which they were loaded. The matrix units
@@ -15,7 +15,7 @@
 
 namespace graphopt::hip {
 
-// kBlocks: the number of blocks in 16 bytes of weights. kRows: the maximum number of rows of A, 8 or 16; only NVIDIA's
+// kBlocks: the number of blocks in a load of weights. kRows: the maximum number of rows of A, 8 or 16; only NVIDIA's
 // instruction multiplies 8 rows faster than 16.
 template <int kBits, int kBlocks, int kRows, class Unit = hip::Instruction<half_t>>
 class NBitsRows {
@@ -26,18 +26,17 @@ class NBitsRows {
   static constexpr int kPairs = Dequantizer<kBits>::kPairs;
   // Words of weights for one multiplication.
   static constexpr int kWords = Instruction::kPairs > kPairs ? Instruction::kPairs / kPairs : 1;
-  static constexpr int kElements = 128 / kBits;  // weights in 16 bytes
-  // Number of loads of 16 bytes of a line in a slice. More loads would need too many registers.
-  static constexpr int kLoads = kRightLines == 1 && kElements <= 32 ? 2 : 1;
+  static constexpr int kElements = row_elements(kBits), kLoads = row_loads(kBits, kRightLines);
+  static constexpr int kLoadWords = kElements * kBits / 32;
   static constexpr int kPart = kElements * kParts;  // length along K of one load of a wave
   static constexpr int kSlice = kPart * kLoads;
 
-  struct Words {
-    uint32_t v[4];
+  struct alignas(4 * kLoadWords) Words {
+    uint32_t v[kLoadWords];
   };
   // The weights of 16 columns for a slice of K.
   struct Columns {
-    Bits128 bits[kLoads][kLines];
+    Words weights[kLoads][kLines];
     BlockBits blocks[kLoads][kLines][kBlocks];
   };
 
@@ -119,8 +118,8 @@ class NBitsRows {
 
   // Computes the addresses of the slice from index k on.
   DEVICE void enter_slice(int first_k) {
-    weights_ = lines_.template weights_at<Bits128>(own(first_k, 0));
-    apart_ = static_cast<int>(lines_.template weights_at<Bits128>(own(first_k, kLoads - 1)) - weights_);
+    weights_ = lines_.template weights_at<Words>(own(first_k, 0));
+    apart_ = static_cast<int>(lines_.template weights_at<Words>(own(first_k, kLoads - 1)) - weights_);
     UNROLL for (int i = 0; i < kLoads; ++i) {
       const int k = own(first_k, i);
       UNROLL for (int b = 0; b < kBlocks; ++b) blocks_[i][b] = lines_.block_at(of_block(k, b));
@@ -130,7 +129,7 @@ class NBitsRows {
     UNROLL for (int l = 0; l < kLines; ++l) {
       const uint32_t line = lines_.clamp(tile * 16 + Instruction::line(l));
       UNROLL for (int i = 0; i < kLoads; ++i) {
-        to.bits[i][l] = lines_.template load<Bits128>(weights_ + i * apart_, line);
+        to.weights[i][l] = lines_.template load<Words>(weights_ + i * apart_, line);
         UNROLL for (int b = 0; b < kBlocks; ++b) to.blocks[i][l][b] = lines_.load_block(blocks_[i][b], line);
       }
     }
@@ -139,7 +138,7 @@ class NBitsRows {
   DEVICE static uint32_t some_of(const Columns& columns) {
     uint32_t some = 0;
     UNROLL for (int i = 0; i < kLoads; ++i) {
-      UNROLL for (int l = 0; l < kLines; ++l) { some |= bit_cast<Words>(columns.bits[i][l]).v[3]; }
+      UNROLL for (int l = 0; l < kLines; ++l) { some |= columns.weights[i][l].v[kLoadWords - 1]; }
     }
     return some;
   }
@@ -173,14 +172,13 @@ class NBitsRows {
   DEVICE void multiply(const Columns& columns, int k, int tile) {
     typename Instruction::Sum sum = {};
     UNROLL for (int i = 0; i < kLoads; ++i) {
-      UNROLL for (int word = 0; word < 4; word += kWords) {
+      UNROLL for (int word = 0; word < kLoadWords; word += kWords) {
         uint32_t left[kLines][kWords * kPairs];
         UNROLL for (int l = 0; l < kLines; ++l) {
-          const auto packed = bit_cast<Words>(columns.bits[i][l]);
           UNROLL for (int w = 0; w < kWords; ++w) {
-            const int block = (word + w) * kBlocks / 4;
+            const int block = (word + w) * kBlocks / kLoadWords;
             lines_.dequantizer(columns.blocks[i][l][block], zero_point_bits_[i][block])
-                .dequantize(packed.v[word + w], left[l] + w * kPairs);
+                .dequantize(columns.weights[i][l].v[word + w], left[l] + w * kPairs);
           }
         }
         UNROLL for (int j = 0; j < kWords * kPairs; j += Instruction::kPairs) {
@@ -235,30 +233,26 @@ DEVICE void matmul_nbits_rows(const NBitsRowsArgs& args) {
 using namespace graphopt::hip;
 
 #if GRAPHOPT_MATRIX_F16
-KERNEL_OF(matmul_nbits_rows_2x1_f16, (matmul_nbits_rows<2, 1, 16>), (kNBitsMaxThreads<2, 1>), NBitsRowsArgs,
-          a, b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_rows_2x2_f16, (matmul_nbits_rows<2, 2, 16>), (kNBitsMaxThreads<2, 2>), NBitsRowsArgs,
-          a, b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_rows_2x4_f16, (matmul_nbits_rows<2, 4, 16>), (kNBitsMaxThreads<2, 4>), NBitsRowsArgs,
-          a, b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_rows_4x1_f16, (matmul_nbits_rows<4, 1, 16>), (kNBitsMaxThreads<4, 1>), NBitsRowsArgs,
-          a, b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_rows_4x2_f16, (matmul_nbits_rows<4, 2, 16>), (kNBitsMaxThreads<4, 2>), NBitsRowsArgs,
-          a, b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_rows_8x1_f16, (matmul_nbits_rows<8, 1, 16>), (kNBitsMaxThreads<8, 1>), NBitsRowsArgs,
-          a, b, scales, zero_points, bias, y)
+KERNEL_OF(matmul_nbits_rows_2x1_f16, (matmul_nbits_rows<2, 1, 16>), (row_threads(2, 1, 16)), NBitsRowsArgs, a,
+          b, scales, zero_points, bias, y)
+KERNEL_OF(matmul_nbits_rows_2x2_f16, (matmul_nbits_rows<2, 2, 16>), (row_threads(2, 2, 16)), NBitsRowsArgs, a,
+          b, scales, zero_points, bias, y)
+KERNEL_OF(matmul_nbits_rows_4x1_f16, (matmul_nbits_rows<4, 1, 16>), (row_threads(4, 1, 16)), NBitsRowsArgs, a,
+          b, scales, zero_points, bias, y)
+KERNEL_OF(matmul_nbits_rows_4x2_f16, (matmul_nbits_rows<4, 2, 16>), (row_threads(4, 2, 16)), NBitsRowsArgs, a,
+          b, scales, zero_points, bias, y)
+KERNEL_OF(matmul_nbits_rows_8x1_f16, (matmul_nbits_rows<8, 1, 16>), (row_threads(8, 1, 16)), NBitsRowsArgs, a,
+          b, scales, zero_points, bias, y)
 #endif
 #if defined(__CUDACC__)
-KERNEL_OF(matmul_nbits_eight_rows_2x1_f16, (matmul_nbits_rows<2, 1, 8>), (kNBitsMaxThreads<2, 1>),
+KERNEL_OF(matmul_nbits_eight_rows_2x1_f16, (matmul_nbits_rows<2, 1, 8>), (row_threads(2, 1, 8)),
           NBitsRowsArgs, a, b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_eight_rows_2x2_f16, (matmul_nbits_rows<2, 2, 8>), (kNBitsMaxThreads<2, 2>),
+KERNEL_OF(matmul_nbits_eight_rows_2x2_f16, (matmul_nbits_rows<2, 2, 8>), (row_threads(2, 2, 8)),
           NBitsRowsArgs, a, b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_eight_rows_2x4_f16, (matmul_nbits_rows<2, 4, 8>), (kNBitsMaxThreads<2, 4>),
+KERNEL_OF(matmul_nbits_eight_rows_4x1_f16, (matmul_nbits_rows<4, 1, 8>), (row_threads(4, 1, 8)),
           NBitsRowsArgs, a, b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_eight_rows_4x1_f16, (matmul_nbits_rows<4, 1, 8>), (kNBitsMaxThreads<4, 1>),
+KERNEL_OF(matmul_nbits_eight_rows_4x2_f16, (matmul_nbits_rows<4, 2, 8>), (row_threads(4, 2, 8)),
           NBitsRowsArgs, a, b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_eight_rows_4x2_f16, (matmul_nbits_rows<4, 2, 8>), (kNBitsMaxThreads<4, 2>),
-          NBitsRowsArgs, a, b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_eight_rows_8x1_f16, (matmul_nbits_rows<8, 1, 8>), (kNBitsMaxThreads<8, 1>),
+KERNEL_OF(matmul_nbits_eight_rows_8x1_f16, (matmul_nbits_rows<8, 1, 8>), (row_threads(8, 1, 8)),
           NBitsRowsArgs, a, b, scales, zero_points, bias, y)
 #endif

@@ -23,7 +23,8 @@ class NBitsWarpgroups {
   static constexpr int kRowsAtOnce = kThreads / (kDepth / 8), kPacks = kRows / kRowsAtOnce;
   static constexpr int kOutputRow = kColumns + 8;  // padded: rows begin in different banks
   // A work-item dequantizes kOwn consecutive weights of a column for a step, which are in one block.
-  static constexpr int kOwn = kColumns * kDepth / kThreads;
+  static constexpr int kOwn = kColumns * kDepth / kThreads, kOwnBytes = kOwn * kBits / 8;
+  static constexpr int kCopyBytes = kOwnBytes < 16 ? kOwnBytes : 16;
   static_assert(kOwn == kNBitsWarpgroupBlock, "the block sizes that plans assume");
 
  public:
@@ -103,9 +104,10 @@ class NBitsWarpgroups {
     UNROLL for (int i = 0; i < kPacks; ++i) {
       copy_to_lds(to + kRowsAtOnce * i * kDepth, from + rows_of_a_[i], i < inside);
     }
-    UNROLL for (int i = 0; i < kOwn * kBits / 8; i += 16) {
-      const int byte = min_int((k + own_k()) * kBits / 8 + i, args_.weights.row_bytes - 16);
-      copy_to_lds(&lds_.packed[buffer][own_column()][own_k() * kBits / 8 + i], packed_ + byte, true);
+    UNROLL for (int i = 0; i < kOwnBytes; i += kCopyBytes) {
+      const int byte = min_int((k + own_k()) * kBits / 8 + i, args_.weights.row_bytes - kCopyBytes);
+      copy_to_lds<kCopyBytes>(&lds_.packed[buffer][own_column()][own_k() * kBits / 8 + i], packed_ + byte,
+                              true);
     }
     end_group_of_copies();
   }
@@ -118,16 +120,12 @@ class NBitsWarpgroups {
   // Dequantizes the weights of the step from index k on. Their scale and zero point have been loaded; loads the scale
   // and the zero point of the next step.
   DEVICE void dequantize(int k, int buffer, int to) {
-    constexpr int kPairs = Dequantizer<kBits>::kPairs, kWords = kOwn * kBits / 32;
+    constexpr int kPairs = Dequantizer<kBits>::kPairs, kWords = kOwnBytes / 4;
     const int column = own_column();
-    struct alignas(16) {
+    struct alignas(kCopyBytes) Words {
       uint32_t v[kWords];
-    } packed;
-    UNROLL for (int w = 0; w < kWords; w += 4) {
-      const Pack<uint32_t> four = load_pack(
-          reinterpret_cast<const uint32_t*>(&lds_.packed[buffer][column][own_k() * kBits / 8 + 4 * w]));
-      UNROLL for (int i = 0; i < 4; ++i) packed.v[w + i] = four.v[i];
-    }
+    };
+    const auto packed = *reinterpret_cast<const Words*>(&lds_.packed[buffer][column][own_k() * kBits / 8]);
     const auto dequantizer = lines_.dequantizer(block_, zero_point_bit_);
     load_block(k + kDepth);
     uint32_t elements[kOwn / 2];
@@ -208,13 +206,13 @@ DEVICE void matmul_nbits_warpgroups(const NBitsWarpgroupArgs& args) {
 using namespace graphopt::hip;
 
 // The kernels of one tile; gemm/kernels.h has the reason for macros.
-#define NBITS_WARPGROUP_KERNELS(name, targets, rows, ...)                                                    \
-  GEMM_ON_##targets(KERNEL_OF(                                                                               \
-      matmul_nbits_warpgroups_4_##name##_f16, (matmul_nbits_warpgroups<rows, 4>),                            \
-      (LaunchBounds{kNBitsWarpgroupThreads, 1}), NBitsWarpgroupArgs, a, b, scales, zero_points, bias,        \
-      y) KERNEL_OF(matmul_nbits_warpgroups_8_##name##_f16, (matmul_nbits_warpgroups<rows, 8>),               \
-                   (LaunchBounds{kNBitsWarpgroupThreads, 1}), NBitsWarpgroupArgs, a, b, scales, zero_points, \
-                   bias, y))
+#define NBITS_WARPGROUP_KERNEL(name, rows, bits)                                                            \
+  KERNEL_OF(matmul_nbits_warpgroups_##bits##_##name##_f16, (matmul_nbits_warpgroups<rows, bits>),           \
+            (LaunchBounds{kNBitsWarpgroupThreads, 1}), NBitsWarpgroupArgs, a, b, scales, zero_points, bias, \
+            y)
+#define NBITS_WARPGROUP_KERNELS(name, targets, rows, ...)                                       \
+  GEMM_ON_##targets(NBITS_WARPGROUP_KERNEL(name, rows, 2) NBITS_WARPGROUP_KERNEL(name, rows, 4) \
+                        NBITS_WARPGROUP_KERNEL(name, rows, 8))
 GEMM_WARPGROUP_TILES(NBITS_WARPGROUP_KERNELS)
 
 #endif
