@@ -35,8 +35,8 @@
 //   compute_here(x)             makes the compiler compute the vector x before this point. Otherwise it moves the
 //                               instructions of RDNA's matrix units past barriers
 //   copy_to_lds(to, from, inside), wait_for_copies()
-//                               copies 16 bytes or copy_to_lds<n>() n bytes (zeros unless `inside`), and waits for all copies of the work-item;
-//                               asynchronous only with kCopiesToLds
+//                               copies 16 bytes, or n with copy_to_lds<n>() (zeros unless `inside`), and waits for all
+//                               copies of the work-item; asynchronous only with kCopiesToLds
 //   end_group_of_copies(), wait_for_copies_except<n>()
 //                               ends a group of copies; waits for all groups except the last n
 //   half_t, Pack<T>, load_pack, store_pack

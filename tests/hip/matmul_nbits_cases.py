@@ -151,7 +151,10 @@ def tiled(tile: tiles.Tile) -> Iterator[Case]:
 
 
 def warpgroups(tile: tiles.Tile) -> Iterator[Case]:
-    """Yields a case for each number of bits and each problem of WARPGROUPS. Devices without the tile run another kernel."""
+    """Yields a case for each number of bits and each problem of WARPGROUPS.
+
+    Devices without the tile run another kernel.
+    """
     for bits in (2, 4, 8):
         for M, N, least, size, points, bias in WARPGROUPS:
             K = in_packs(least, bits, size)

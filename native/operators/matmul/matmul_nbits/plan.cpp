@@ -74,8 +74,8 @@ bool is_aligned(const NBitsProblem& p) {
   return !p.has_g_idx && p.K > 0 && p.K % 8 == 0 && has_packs(p) && row_bytes < kMaxRowBytes;
 }
 
-// Returns the number of blocks in a load of the kernel for few rows: 1 if a block consists of one or several loads, 0 if
-// a load can contain a part of a block.
+// Returns the number of blocks in a load of the kernel for few rows: 1 if a block consists of one or several loads,
+// 0 if a load can contain a part of a block.
 int64_t blocks_in_load(const NBitsProblem& p) {
   const int64_t elements = hip::row_elements(p.bits);
   if (p.size % elements == 0) return 1;
