@@ -252,6 +252,17 @@ def _quantized_linear(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCa
         yield NodeCase(spec, inputs, {}, constant_weights=i % 2 == 1)
 
 
+def _dynamic_quantized_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
+    for i, case in enumerate(_fused_conv(spec, rng)):
+        x, w, b = case.inputs
+        middle = (128, 3, 250)[i % 3]
+        bytes_of_w = np.clip(rng.integers(-128, 128, w.shape) + middle, 0, 255).astype(np.uint8)
+        x = x * [1, 1e-3, 1e4][i % 3] + i % 2
+        scales: Array = 10 ** rng.uniform(-4, -1, len(w))
+        inputs: list[Array] = [x, bytes_of_w, b, scales, np.asarray(np.uint8(middle))]
+        yield NodeCase(spec, inputs, case.attributes, constant_weights=i % 2 == 1)
+
+
 def _quantized_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     # N, H, W, C; M, group, KH, KW; pads, stride, dilation. Weights have 7 bits, because ONNX Runtime saturates sums.
     geometries = [
@@ -331,6 +342,7 @@ def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     every = spec.name.removesuffix("Bf16") in (
         *(f"FusedConv{kind}{add}" for kind in ("", "Nchw2c", "FromNchw2c") for add in ("", "Add")),
         "FusedConvAddPRelu",  # because it has an additional input
+        "DynamicQuantizedConv",
     )
     chosen = range(len(geometries)) if every else range(len(spec.name) % min(4, len(geometries)), len(geometries), 4)
     for i in chosen:
@@ -450,6 +462,7 @@ def _axis_softmax(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
 FAMILIES = {
     "AxisSoftmax": _axis_softmax,
     "MaxPool": _max_pool,
+    "DynamicQuantizedConv": _dynamic_quantized_conv,
     "FusedConv": _fused_conv,
     "FusedConvTranspose": _fused_conv_transpose,
     "ScaleShift": _scale_shift,

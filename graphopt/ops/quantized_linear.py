@@ -17,7 +17,7 @@ STEM = "QuantizedLinear"
 DYNAMIC_QUANTIZE_OPSET = 11
 
 
-def _quantized(x: Array) -> tuple[Array, np.float32]:
+def dynamically_quantized(x: Array) -> tuple[Array, np.float32]:
     """Returns X quantized, minus its zero point, and its scale. Computes in float32, to round as kernels do."""
     x = x.astype(np.float32)
     least, most = x.min(initial=0), x.max(initial=0)
@@ -28,7 +28,7 @@ def _quantized(x: Array) -> tuple[Array, np.float32]:
 
 def _spec(activation: Activation) -> OpSpec:
     def reference(x: Array, w: Array, w_scale: Array, w_zero_point: Array, b: Array) -> tuple[Array, ...]:
-        integers, x_scale = _quantized(x)
+        integers, x_scale = dynamically_quantized(x)
         sums = integers @ (w.astype(np.int64) - w_zero_point.astype(np.int64))
         return (activation.reference(sums * (np.float64(x_scale) * widen(w_scale)) + widen(b)),)
 

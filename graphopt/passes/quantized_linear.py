@@ -29,8 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.forms.activation import Form, form_of
-from graphopt.forms.affine import row_of_columns
+from graphopt.forms.dynamic_quantization import DynamicLayer, bias_row, dynamic_layer, parameter_row
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes import sizes
@@ -38,16 +37,10 @@ from graphopt.graph.traversal import tensor_array, tensor_dims
 from graphopt.graph.view import (
     attribute_int,
     attribute_ints,
-    other_input,
-    producer_of,
-    require_contained,
-    require_input,
     require_one_graph,
-    sole_reader,
     to_channels_first,
 )
 from graphopt.metadata import Numerics
-from graphopt.ops import OPS
 from graphopt.ops.quantized_linear import STEM
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
@@ -57,58 +50,13 @@ from graphopt.targets.profit import Candidate
 
 
 @dataclass(frozen=True)
-class QuantizedMatch:
-    """A layer with 8-bit weights.
-
-    Attributes:
-        quantize: the DynamicQuantizeLinear.
-        scales: the Mul of both scales.
-        gemm: the MatMulInteger or ConvInteger.
-        rescaled: the Cast and the Mul by the scales.
-        w_scale: the scale of W.
-        add: the Add of the bias, or None.
-        form: the activation, or None.
-    """
-
-    quantize: ir.Node
-    scales: ir.Node
-    gemm: ir.Node
-    rescaled: tuple[ir.Node, ir.Node]
-    w_scale: ir.Value
-    add: ir.Node | None
-    form: Form | None
-
-    @property
-    def name(self) -> str:
-        return STEM + ("" if self.form is None else self.form.suffix)
-
-    @property
-    def layer(self) -> tuple[ir.Node, ...]:
-        """The nodes from the multiplication to the result, in topological order."""
-        add = () if self.add is None else (self.add,)
-        return (self.gemm, *self.rescaled, *add, *(() if self.form is None else self.form.nodes))
-
-    @property
-    def X(self) -> ir.Value:
-        return require_input(self.quantize, 0)
-
-    @property
-    def W(self) -> ir.Value:
-        return require_input(self.gemm, 1)
-
-    @property
-    def Y(self) -> ir.Value:
-        return self.layer[-1].outputs[0]
-
-
-@dataclass(frozen=True)
 class QuantizedPlan:
     """The parameters of the new node: the weight [K, N], and the others [N], in their final types.
 
     `axes` is the number of spatial axes of a convolution; None for a MatMulInteger.
     """
 
-    match: QuantizedMatch
+    match: DynamicLayer
     axes: int | None
     weight: ir.Value | Array
     scale: ir.Value | Array
@@ -116,7 +64,7 @@ class QuantizedPlan:
     bias: ir.Value | Array
 
 
-class QuantizedLinear(Pass[QuantizedMatch, QuantizedPlan]):
+class QuantizedLinear(Pass[DynamicLayer, QuantizedPlan]):
     name = "quantized_linear"
     equation = (
         "act(Cast(MatMulInteger(Q(X), W)) * scale + b) -> QuantizedLinear<act>, Q of DynamicQuantizeLinear; "
@@ -127,30 +75,10 @@ class QuantizedLinear(Pass[QuantizedMatch, QuantizedPlan]):
     anchors = frozenset({("", "MatMulInteger"), ("", "ConvInteger")})
     fallback = True  # rewrites nodes that winograd_conv refuses
 
-    def match(self, node: ir.Node, editor: Editor) -> QuantizedMatch | None:
-        quantize = producer_of(node.inputs[0], "DynamicQuantizeLinear")
-        zero_point = node.inputs[2] if len(node.inputs) > 2 else None
-        cast = sole_reader(node.outputs[0], "Cast")
-        rescale = None if cast is None else sole_reader(cast.outputs[0], "Mul")
-        if editor.target.device != "cpu" or quantize is None or cast is None or rescale is None:
-            return None
-        if node.inputs[0] is not quantize.outputs[0] or zero_point is not quantize.outputs[2]:
-            return None
-        scales = producer_of(other_input(rescale, cast.outputs[0]), "Mul")
-        if scales is None or quantize.outputs[1] not in scales.inputs:
-            return None
-        w_scale = other_input(scales, quantize.outputs[1])
-        if w_scale is None or attribute_int(cast, "to", 0) != ir.DataType.FLOAT:
-            return None
-        y = rescale.outputs[0]
-        add = sole_reader(y, "Add")
-        if add is not None and not editor.is_constant(other_input(add, y)):
-            add = None
-        form = form_of(y if add is None else add.outputs[0], editor)
-        match = QuantizedMatch(quantize, scales, node, (cast, rescale), w_scale, add, form)
-        return match if _can_fuse_activation(match) else QuantizedMatch(**{**vars(match), "form": None})
+    def match(self, node: ir.Node, editor: Editor) -> DynamicLayer | None:
+        return dynamic_layer(STEM, node, editor) if editor.target.device == "cpu" else None
 
-    def legal(self, match: QuantizedMatch, editor: Editor) -> QuantizedPlan:
+    def legal(self, match: DynamicLayer, editor: Editor) -> QuantizedPlan:
         gemm, w = match.gemm, match.W
         editor.require_op(match.name, match.X, gemm)
         require_one_graph((match.quantize, match.scales, *match.layer), gemm)
@@ -172,9 +100,9 @@ class QuantizedLinear(Pass[QuantizedMatch, QuantizedPlan]):
             match,
             axes,
             weight,
-            _row(match.w_scale, "the scale of the weight", scale_rank, axes, float32, N, match.scales, editor),
-            _row(w_zero, "the zero point of the weight", 1, None, tensor.dtype.numpy(), N, gemm, editor),
-            _bias(match, axes, N, editor),
+            parameter_row(match.w_scale, "the scale of the weight", scale_rank, axes, float32, N, match.scales, editor),
+            parameter_row(w_zero, "the zero point of the weight", 1, None, tensor.dtype.numpy(), N, gemm, editor),
+            bias_row(match, axes, N, editor),
         )
 
     def candidate(self, plan: QuantizedPlan, editor: Editor) -> Candidate:
@@ -223,62 +151,3 @@ def _spatial_axes(conv: ir.Node, weight: Sequence[int]) -> int:
         if any(n != neutral for n in given):
             raise Refusal(Code.ATTRIBUTE, f"the {name} are {list(given)}", conv)
     return len(kernel)
-
-
-def _can_fuse_activation(match: QuantizedMatch) -> bool:
-    if match.form is None:
-        return True
-    try:
-        match.form.require_closed()
-        require_contained(match.layer, match.Y)
-        require_one_graph(match.layer, match.gemm)
-    except Refusal:
-        return False
-    return match.name in OPS
-
-
-def _bias(match: QuantizedMatch, axes: int | None, N: int, editor: Editor) -> ir.Value | Array:
-    if match.add is None:
-        return np.zeros(N, np.float32)
-    y = match.rescaled[-1].outputs[0]
-    rank = editor.shapes.rank(y)
-    value = other_input(match.add, y)
-    return _row(value, "the bias", rank, axes, np.dtype(np.float32), N, match.add, editor)
-
-
-def _row(
-    value: ir.Value | None,
-    what: str,
-    rank: int | None,
-    axes: int | None,
-    dtype: np.dtype[np.generic],
-    N: int,
-    node: ir.Node,
-    editor: Editor,
-) -> ir.Value | Array:
-    """Returns a parameter of the columns as [N]: the model's value, or a new array of the required shape and type.
-
-    Args:
-        value: the parameter; None for zeros.
-        what: its description in a refusal.
-        rank: the largest rank that the parameter may have; None: 1.
-        axes: the number of spatial axes behind that of the channels; None if the columns are the last axis.
-        dtype: its type.
-        N: the number of columns.
-        node: the node that reads it.
-        editor: the model.
-
-    Raises:
-        Refusal: NOT_CONSTANT, OVERRIDABLE or WRONG_SHAPE.
-    """
-    if value is None:
-        return np.zeros(N, dtype)
-    array = editor.require_constant(value, what, node)
-    if axes is None:
-        if array.shape == (N,) and array.dtype == dtype:
-            return value
-        return row_of_columns(array.astype(dtype), what, N, rank, node)
-    if array.shape[max(array.ndim - axes, 0) :] != (1,) * min(axes, array.ndim):
-        raise Refusal(Code.WRONG_SHAPE, f"{what} has shape {array.shape} for {N} channels", node)
-    channels = array.reshape(array.shape[: max(array.ndim - axes, 0)])
-    return row_of_columns(channels.astype(dtype), what, N, None if rank is None else rank - axes, node)

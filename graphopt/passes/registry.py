@@ -12,6 +12,7 @@ from graphopt.passes.axis_softmax import AxisSoftmax
 from graphopt.passes.base import ModelPass, Pass
 from graphopt.passes.clean_up import CleanUp
 from graphopt.passes.contrib import Contrib
+from graphopt.passes.dynamic_quantized_conv import DynamicQuantizedConv
 from graphopt.passes.feed_forward import FeedForward
 from graphopt.passes.fold_affine import FoldAffine
 from graphopt.passes.fold_batch_norm import FoldBatchNorm
@@ -86,6 +87,8 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     # After FuseRowNorm, which fuses the residual sums before norms.
     FeedForward(),
     QuantizedLinear(),
+    # After QuantizedLinear, whose kernel is faster for few pixels.
+    DynamicQuantizedConv(),
     QuantizedConv(),
     # After QuantizedLinear, which rewrites some ConvIntegers and stores their weights in another layout.
     UnsignedConv(),

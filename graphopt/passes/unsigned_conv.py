@@ -52,7 +52,7 @@ class UnsignedConv(Pass[ir.Node, UnsignedConvPlan]):
         weight = editor.require_constant(W, "the weight", match)
         zero = np.int8(0) if w_zero is None else editor.require_constant(w_zero, "the zero point of the weight", match)
         require_read_once(W, match)
-        return UnsignedConvPlan(match, _unsigned(weight), _unsigned(np.asarray(zero)))
+        return UnsignedConvPlan(match, unsigned(weight), unsigned(np.asarray(zero)))
 
     def rewrite(self, plan: UnsignedConvPlan, editor: Editor) -> str:
         node = plan.node
@@ -64,5 +64,6 @@ class UnsignedConv(Pass[ir.Node, UnsignedConvPlan]):
         return "the weight became uint8"
 
 
-def _unsigned(array: Array) -> Array:
+def unsigned(array: Array) -> Array:
+    """Returns int8 elements as uint8, plus 128."""
     return (array.astype(np.int16) + OFFSET).astype(np.uint8)

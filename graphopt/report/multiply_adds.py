@@ -76,6 +76,7 @@ _OURS: Mapping[str, _Formula] = {
     "FusedAttention": (_attention, (0, 1)),
     "Linear": (_matmul, (0,)),
     "MatMulBf16": (_matmul, (0,)),
+    "DynamicQuantizedConv": (_conv, (1,)),
     "QuantizedConv": (_conv, (3,)),
     "QuantizedLinear": (_matmul, (0,)),
 }

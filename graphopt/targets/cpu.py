@@ -53,6 +53,8 @@ FEW_QUANTIZED_ROWS = 16
 # QuantizedConv is faster with at most these input channels and a window larger than 1x1, or for depthwise windows of
 # at least these elements.
 FEW_QUANTIZED_CHANNELS, QUANTIZED_DEPTHWISE_TAPS = 4, 25
+# Multiply-adds for each element of Y, and pixels, up to which DynamicQuantizedConv is faster.
+FEW_DYNAMIC_STEPS, FEW_DYNAMIC_PIXELS = 576, 64
 FEWEST_HIDDEN = 27_000  # elements between the convolutions of an inverted residual block
 # STFT as a Conv is faster up to LONGEST_FRAME samples. If the length of a frame is a power of two, it is faster up to
 # LONGEST_FRAME_OF_TWO samples and with at least FEWEST_FRAMES frames.
@@ -279,6 +281,37 @@ def quantized_linear_no_gain(rows: int | None, K: int, N: int) -> str:
         return ""
     time = 2 * rows * K * N / INT8_RATE + K * N / WEIGHT_RATE + 4 * rows * (K + N) / TENSOR_RATE
     return _with_times(f"ONNX Runtime's kernels are at least as fast for {rows} rows of {K} to {N} columns", time, time)
+
+
+def dynamic_quantized_conv_no_gain(
+    C: int, M: int, group: int, kernel: Sequence[int], strides: Sequence[int], pixels: Sequence[int | None]
+) -> str:
+    """Returns why DynamicQuantizedConv is not faster than ONNX Runtime's nodes; "" if it is.
+
+    The limits are from docs/passes/dynamic_quantized_conv.md. Both kernels multiply 16-bit integers. The runtime copies
+    windows, and quantizes and scales in separate nodes, which takes a large part of the time for few multiply-adds. Our
+    kernel packs X slowly for strides above 1.
+
+    Args:
+        C: input channels of a group.
+        M: output channels.
+        group: the number of groups.
+        kernel: the window.
+        strides: strides along the axes of the window.
+        pixels: sizes of the result's spatial axes; unknown sizes count as 56.
+    """
+    count = math.prod(n or 56 for n in pixels)
+    steps = C * math.prod(kernel)
+    few_steps = len(kernel) > 1 and steps <= FEW_DYNAMIC_STEPS and M >= C
+    if all(stride == 1 for stride in strides) and (group > 1 or count <= FEW_DYNAMIC_PIXELS or few_steps):
+        return ""
+    time = steps * M * count / RATE + 4 * (C * group + M) * count / TENSOR_RATE  # two integers replace a float
+    return _with_times(
+        f"ONNX Runtime's kernel is as fast for {C} to {M} channels, a window of {list(kernel)} and strides of "
+        f"{list(strides)}",
+        time,
+        time,
+    )
 
 
 def stft_no_gain(length: int, frames: int | None) -> str:

@@ -17,6 +17,7 @@ from graphopt.targets.cpu import (
     bfloat16_linear_no_gain,
     bfloat16_matmul_no_gain,
     bfloat16_no_gain,
+    dynamic_quantized_conv_no_gain,
     fused_conv_no_gain,
     fused_conv_transpose_no_gain,
     inverted_residual_no_gain,
@@ -226,6 +227,7 @@ def test_refused_quantized_layers_give_both_times() -> None:
         (quantized_linear_no_gain(128, 768, 3072), 128 * 768 * 3072),
         (quantized_conv_no_gain(64, 64, 1, 9, (56, 56)), 64 * 64 * 9 * 56 * 56),
         (quantized_conv_no_gain(1, 144, 144, 9, (None, 56)), 144 * 9 * 56 * 56),
+        (dynamic_quantized_conv_no_gain(64, 32, 1, (3, 3), (2, 2), (28, None)), 64 * 32 * 9 * 28 * 56),
     ):
         ours, theirs = times_of(refusal)
         assert "both take" in refusal and ours == theirs

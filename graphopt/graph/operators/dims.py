@@ -520,6 +520,7 @@ DIMS: dict[str, Rule] = {
 DIMS_OWN = _own(
     Rule(_like_first, dims=FIRST),
     {
+        "DynamicQuantizedConv": Rule(_windows, dims=(0, 1)),
         "FusedConvTranspose": Rule(_transposed_windows, dims=(0, 1)),
         "FusedRotary": Rule(_transpose, dims=FIRST),
         "GatedHalves": Rule(_of_first_input(lambda _, dims: [*dims[:-1], dims[-1].divided_by(Size.of(2))]), dims=FIRST),

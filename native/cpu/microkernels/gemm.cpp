@@ -15,5 +15,8 @@ template decltype(multiply_rows<Float32, TableOfRows>) multiply_rows<Float32, Ta
 template decltype(multiply_rows<Bfloat16Pairs, Panel>) multiply_rows<Bfloat16Pairs, Panel>;
 template decltype(multiply_rows<Bfloat16Pairs, Table>) multiply_rows<Bfloat16Pairs, Table>;
 template decltype(multiply_rows<Bfloat16Pairs, TableOfRows>) multiply_rows<Bfloat16Pairs, TableOfRows>;
+template decltype(multiply_rows<ShortPairs, Panel>) multiply_rows<ShortPairs, Panel>;
+template decltype(multiply_rows<ShortPairs, Table>) multiply_rows<ShortPairs, Table>;
+template decltype(multiply_rows<ShortPairs, TableOfRows>) multiply_rows<ShortPairs, TableOfRows>;
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

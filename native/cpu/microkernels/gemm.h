@@ -1,9 +1,9 @@
-// Register-tiled matrix multiplication in float32 and bfloat16. For kernel files only (see cpu/isa.h).
+// Register-tiled matrix multiplication in float32, bfloat16 and 16-bit integers. For kernel files only (see cpu/isa.h).
 //
 // Both operands are arrays of 32-bit words, one for each row (or column) and step along K. A word is a
 // float32 (Float32), or two bfloat16 values at adjacent indices k, the lower index first (Bfloat16Pairs). Bfloat16
 // products are exact and added in float32. Instruction sets without bfloat16 give the same results up to the
-// order of additions, but slower.
+// order of additions, but slower. The sums of ShortPairs are integers.
 //
 //   s [steps][rows]               the operand whose words are each broadcast to a vector
 //   v [steps][kVectors * kWidth]  the operand that is read in vectors: a panel of at most kPanel vectors
@@ -41,6 +41,7 @@ inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 struct Float32 {
   static constexpr int64_t kDepth = 1;  // number of indices k in a word
+  static constexpr bool kIntegers = false;
   static Vec multiply_add(Words s, Words v, Vec sum) {
     return sum + reinterpret_cast<Vec>(s) * reinterpret_cast<Vec>(v);
   }
@@ -54,6 +55,7 @@ inline Vec second_of_pair(Words words) { return reinterpret_cast<Vec>(words & (W
 
 struct Bfloat16Pairs {
   static constexpr int64_t kDepth = 2;
+  static constexpr bool kIntegers = false;
   static Vec multiply_add(Words s, Words v, Vec sum) {
 #if defined(__AVX512BF16__)
     return _mm512_dpbf16_ps(sum, (__m512bh)s, (__m512bh)v);
@@ -84,6 +86,29 @@ struct Bfloat16Pairs {
     return (near & is_number) | ((bits | 0x00400000u) & high & ~is_number);
   }
 #endif
+};
+
+// Two 16-bit integers. The vectors of sums hold the bits of 32-bit integers, which wrap modulo 2^32.
+struct ShortPairs {
+  static constexpr int64_t kDepth = 2;
+  static constexpr bool kIntegers = true;
+  static Vec multiply_add(Words s, Words v, Vec sum) {
+#if defined(__AVX2__)
+    // With intrinsics GCC adds the products of two steps first, which needs more registers than there are.
+    Words products;
+    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum), "=&v"(products) : "v"(s), "v"(v));
+    return sum;
+#else
+    const Words low = (Words)((IntVec)(s << 16) >> 16) * (Words)((IntVec)(v << 16) >> 16);
+    const Words high = (Words)((IntVec)s >> 16) * (Words)((IntVec)v >> 16);
+    return reinterpret_cast<Vec>(reinterpret_cast<Words>(sum) + low + high);
+#endif
+  }
+  static Words make_words(IntVec low, IntVec high) { return ((Words)low & 0xffffu) | ((Words)high << 16); }
+  // The same from integers in float32.
+  static Words make_words(Vec low, Vec high) {
+    return make_words(__builtin_convertvector(low, IntVec), __builtin_convertvector(high, IntVec));
+  }
 };
 
 // Returns the words of one row from 2 kWidth values at adjacent indices k: first those of a, then those of b.

@@ -17,6 +17,7 @@ struct ConvolutionProblem {
   using Axes = std::array<int64_t, kSpatialAxes>;
   bool transposed = false, has_bias = false;
   bool bfloat16 = false;         // X and W are rounded to bfloat16
+  bool quantized = false;        // X is quantized to 8 bits, and the sums are integers
   bool channels_last = false;    // X, Y and W have channels last in memory
   bool x_nchw2c = false;         // X has the NCHW2c bf16 layout: [N, groups C / 2, in.., 2]
   bool residual_nchw2c = false;  // R has the NCHW2c bf16 layout: [N, groups M / 2, out.., 2]

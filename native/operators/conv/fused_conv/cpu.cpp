@@ -10,21 +10,6 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// Merges adjacent axes along which the kernel size and the stride are 1 and there is no padding.
-ConvolutionProblem with_merged_axes(ConvolutionProblem p) {
-  const auto is_pointwise = [&](size_t axis) {
-    return p.kernel[axis] == 1 && p.stride[axis] == 1 && p.in[axis] == p.out[axis] && p.pad[axis] == 0;
-  };
-  for (size_t axis = 1; axis < 3; ++axis) {
-    if (!is_pointwise(axis - 1) || !is_pointwise(axis)) continue;
-    for (auto* sizes : {&p.in, &p.out}) {
-      (*sizes)[axis] *= (*sizes)[axis - 1];
-      (*sizes)[axis - 1] = 1;
-    }
-  }
-  return p;
-}
-
 bool one_channel(const ConvolutionProblem& p) { return p.C == 1 && p.M == 1; }
 bool empty(const ConvolutionProblem& p) { return p.N == 0 || p.M == 0 || p.out_size() == 0; }
 

@@ -1,7 +1,8 @@
-// CPU kernel of FusedConv. T is float or graphopt::half.
+// CPU kernels of FusedConv and DynamicQuantizedConv. T is float or graphopt::half.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "operators/conv/convolution/problem.h"
@@ -48,5 +49,25 @@ GRAPHOPT_BFLOAT16_KERNEL(void, nchw2c_conv,
                           const void* x, const void* weights, const T* b, const void* r, T* y, void* nchw2c,
                           Parallel& parallel, void* workspace),
                          (p, vectors, schedule, x, weights, b, r, y, nchw2c, parallel, workspace))
+
+// The functions of DynamicQuantizedConv. p.quantized is true, and T is float. W is packed minus its zero point.
+GRAPHOPT_BFLOAT16_KERNEL(FusedConvVectors, dynamic_conv_choose, (const ConvolutionProblem& p), (p))
+GRAPHOPT_BFLOAT16_KERNEL(size_t, dynamic_conv_weights,
+                         (const ConvolutionProblem& p, FusedConvVectors vectors), (p, vectors))
+GRAPHOPT_BFLOAT16_KERNEL(void, dynamic_conv_prepare,
+                         (const ConvolutionProblem& p, FusedConvVectors vectors, const uint8_t* w,
+                          uint8_t zero, void* weights),
+                         (p, vectors, w, zero, weights))
+GRAPHOPT_BFLOAT16_KERNEL(size_t, dynamic_conv_workspace,
+                         (const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers),
+                         (p, vectors, workers))
+GRAPHOPT_BFLOAT16_KERNEL(std::unique_ptr<ConvSchedule>, dynamic_conv_schedule,
+                         (const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers),
+                         (p, vectors, workers))
+GRAPHOPT_BFLOAT16_KERNEL(void, dynamic_conv,
+                         (const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule,
+                          const T* x, const void* weights, const T* w_scale, const T* b, T* y,
+                          Parallel& parallel, void* workspace),
+                         (p, vectors, schedule, x, weights, w_scale, b, y, parallel, workspace))
 
 }  // namespace graphopt::cpu

@@ -149,8 +149,7 @@ struct Filter {
       const int64_t n = item / pairs, c = item % pairs * 2;
       const float* weights = w + c * taps;
       Pixels pixels[kStacked];
-      const Finish<float, true> finish =
-          Finish<float, true>(p, bias, residual.of_image(p, n), image_of(p, to, n)).at(c, pixels);
+      const Finish<float, true> finish = Finish<float, true>(p, bias, residual, to).of_image(n).at(c, pixels);
       const StoreNchw2c<false> alone(finish);
       const bool nchw2c_only = StoreNchw2c<false>::stores(finish);
       alignas(64) float o[2 * kStacked * L];
@@ -315,7 +314,7 @@ struct SamePlanes {
       }
       Pixels pixels;
       const Finish<float, true> finish =
-          Finish<float, true>(p, bias, residual.of_image(p, n), image_of(p, to, n)).at(c, &pixels);
+          Finish<float, true>(p, bias, residual, to).of_image(n).at(c, &pixels);
       const float* from = reinterpret_cast<const float*>(image) - p.pad[1] * width - p.pad[2];
       Vec here[kKernel], next[kKernel];
       const auto read = [&](const Masks& mask) {

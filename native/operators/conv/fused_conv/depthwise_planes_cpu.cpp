@@ -52,7 +52,7 @@ void depthwise_planes(const ConvolutionProblem& p, const T* x, const float* weig
     const auto vectors = static_cast<int64_t>(pixels.size());
     parallel_for(parallel, p.N * p.x_channels(), [&](int64_t item, size_t worker) {
       Word* s = words + static_cast<int64_t>(worker) * slot;
-      pack_words<Float32>(p, strip, x + item * p.in_size(), Second{}, s);
+      pack_words(Float32(), p, strip, x + item * p.in_size(), Second{}, s);
       auto* plane = reinterpret_cast<float*>(s);
       if (p.bfloat16) {
         for (int64_t i = 0; i < strip.words; i += L) store(plane + i, rounded(load(plane + i)));

@@ -39,11 +39,17 @@ struct Residual {
   }
 };
 
+// Returns sums of integers, converted to float32, times a factor.
+inline Vec scaled(Vec sums, float factor) {
+  return __builtin_convertvector(reinterpret_cast<IntVec>(sums), Vec) * factor;
+}
+
 inline Words load_words(const Word* x, int64_t n) {
   return reinterpret_cast<Words>(load_range(reinterpret_cast<const float*>(x), 0, n));
 }
 
-// The epilogue of some channels of an image: y = act(sum + bias + residual). With kTwoChannels, it processes channels
+// The epilogue of some channels of an image: y = act(sum + bias + residual). If there are factors, the sums are
+// integers, and are multiplied by the channel's factor. With kTwoChannels, it processes channels
 // 2 i and 2 i + 1 together, as NCHW2c requires.
 template <class T, bool kTwoChannels = false>
 struct Finish {
@@ -52,6 +58,7 @@ struct Finish {
   const T* bias;  // from the epilogue's first channel on, like y
   Residual<T> residual;
   const T* slopes;
+  const float* factors;  // null for sums in float32
   T* y;
   Word* nchw2c;
   int64_t plane;         // elements of a channel of y
@@ -62,11 +69,13 @@ struct Finish {
   // then begin with the bias.
   bool nchw2c_only;
 
-  Finish(const ConvolutionProblem& problem, const T* b, Residual<T> r, Outputs<T> to)
+  Finish(const ConvolutionProblem& problem, const T* b, Residual<T> r, Outputs<T> to,
+         const float* f = nullptr)
       : p(problem),
         bias(b),
         residual(r),
         slopes(r.slopes),
+        factors(f),
         y(to.y),
         nchw2c(to.nchw2c),
         plane(p.out_size()),
@@ -75,11 +84,22 @@ struct Finish {
         bounded(slopes == nullptr && bounds.is_complete),
         nchw2c_only(kTwoChannels && bounded && y == nullptr && residual.nchw == nullptr) {}
 
+  // Returns the epilogue for image n.
+  Finish of_image(int64_t n) const {
+    Finish moved = *this;
+    moved.residual = residual.of_image(p, n);
+    const int64_t size = p.y_channels() * plane;
+    if (y != nullptr) moved.y += n * size;
+    if (nchw2c != nullptr) moved.nchw2c += n * size / 2;
+    return moved;
+  }
+
   // Returns the epilogue for the channels from m on and an image's pixels from `from` on.
   Finish at(int64_t m, const Pixels* from) const {
     Finish moved = *this;
     moved.bias += m;
     if (slopes != nullptr) moved.slopes += m;
+    if (factors != nullptr) moved.factors += m;
     moved.residual = residual.from(m * plane, m / 2 * plane);
     if (y != nullptr) moved.y += m * plane;
     if (nchw2c != nullptr) moved.nchw2c += m / 2 * plane;
@@ -135,6 +155,7 @@ struct Finish {
 
   Vec summed(int64_t i, int64_t j, Vec v) const {
     const Pixels& here = pixels[j];
+    if (factors != nullptr) v = scaled(v, factors[i]);
     v += splat(static_cast<float>(bias[i]));
     const T* r = residual.nchw;
     if (here.count == L) return r != nullptr ? v + load_as_float(r + i * plane + here.at) : v;
@@ -197,13 +218,5 @@ struct StoreNchw2c {
     return kSlope ? bounds.apply_slope(v) : bounds.clamp(v);
   }
 };
-
-// The outputs of image n.
-template <class T>
-Outputs<T> image_of(const ConvolutionProblem& p, Outputs<T> to, int64_t n) {
-  const int64_t size = p.y_channels() * p.out_size();
-  return {to.y == nullptr ? nullptr : to.y + n * size,
-          to.nchw2c == nullptr ? nullptr : to.nchw2c + n * size / 2};
-}
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

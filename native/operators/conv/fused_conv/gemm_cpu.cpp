@@ -1,5 +1,5 @@
 // Convolutions with several input or output channels in each group, as an implicit GEMM. A step of the GEMM is one tap
-// of the window for one word: two channels in bfloat16, or one in float32. Each step reads the words of the pixels at
+// of the window for one word: two channels in bfloat16 and in integers, or one in float32. Each step reads the words of the pixels at
 // an offset in s, the packed x (strips.h). The rows of the GEMM are output channels and the columns are pixels, as in
 // y. If y has few pixels, vectors of pixels would be partly empty. The rows are then pixels, whose words may be
 // gathered first, and the columns are channels. With AMX, all bfloat16 convolutions run in AMX tiles (tiles_cpu.cpp).
@@ -13,6 +13,7 @@
 #include "cpu/microkernels/workspace.h"
 #include "cpu/parallel_for.h"
 #include "operators/conv/fused_conv/panels.h"
+#include "operators/conv/fused_conv/quantized_gemm.h"
 #include "operators/conv/fused_conv/tiles.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
@@ -276,21 +277,21 @@ StripOfImage strip_in_place(const ConvolutionProblem& p, StripSchedule& schedule
 }
 
 // Returns the strip of an image that is packed to s. x: elements of T, or words in the NCHW2c bf16 layout.
-template <class E, class T>
-StripOfImage packed_strip(const ConvolutionProblem& p, const StripSchedule& schedule, const void* x,
-                          int64_t n, Word* s) {
+template <class T, class E>
+StripOfImage packed_strip(const E& format, const ConvolutionProblem& p, const StripSchedule& schedule,
+                          const void* x, int64_t n, Word* s) {
   const int64_t channels = p.C, pairs = pairs_of<E>(p);
   const auto pack = [=, &p, &strip = schedule.strip](int64_t item, size_t) {
     Word* packed = s + item * strip.words;
     if (p.x_nchw2c) {
       const auto* words = static_cast<const float*>(x) + (n * p.groups * pairs + item) * p.in_size();
-      return pack_words<Float32>(p, strip, words, Second{}, packed);
+      return pack_words(Float32(), p, strip, words, Second{}, packed);
     }
     const int64_t pair = item % pairs, c = item / pairs * channels + pair * E::kDepth;
     const T* image = static_cast<const T*>(x) + (n * p.x_channels() + c) * p.in_size();
     const bool both = pair * E::kDepth + 1 < channels;
     const Second columns = {pairs_columns<E>(p), p.dilation[2], p.dilation[2]};
-    pack_words<E>(p, strip, image, both ? Second{true, p.in_size(), 0} : columns, packed);
+    pack_words(format, p, strip, image, both ? Second{true, p.in_size(), 0} : columns, packed);
   };
   const auto steps = static_cast<int64_t>(schedule.offsets.size());
   return {s, {schedule.offsets.data(), steps}, {p.groups * pairs, pack}};
@@ -359,10 +360,11 @@ void GemmSchedule::cache_strips(const ConvolutionProblem& p, FusedConvVectors ve
   }
 }
 
-// Computes the convolution. x: elements of T, or words in the NCHW2c bf16 layout.
-template <class E, bool kTwoChannels, class T>
-void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, GemmSchedule& schedule,
-                     const void* x, const Word* w, const T* bias, Residual<T> residual, Outputs<T> to,
+// Computes the convolution; `end` is the epilogue of all images, and `format` makes the
+// words of E. x: elements of T, or words in the NCHW2c bf16 layout.
+template <class E, class P, class T, bool kTwoChannels>
+void multiply_groups(const P& format, const ConvolutionProblem& p, FusedConvVectors vectors,
+                     GemmSchedule& schedule, const void* x, const Word* w, const Finish<T, kTwoChannels>& end,
                      Parallel& parallel, void* memory) {
   const auto workers = static_cast<int64_t>(parallel.workers());
   Workspace workspace(memory);
@@ -379,10 +381,10 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, Gemm
       Word* const s = taken.s + slot * schedule.words_of_s;
       Word* const gathered =
           taken.gathered == nullptr ? nullptr : taken.gathered + slot * schedule.gathered.of_image;
-      const Finish<T, kTwoChannels> finish(p, bias, residual.of_image(p, n), image_of(p, to, n));
-      StripOfImage image =
-          schedule.in_place ? strip_in_place(p, strip, slot, x, n, s) : packed_strip<E, T>(p, strip, x, n, s);
-      images.push_back(loops_of_image<E>(p, vectors, strip, std::move(image), w, finish, sharing, gathered));
+      StripOfImage image = schedule.in_place ? strip_in_place(p, strip, slot, x, n, s)
+                                             : packed_strip<T>(format, p, strip, x, n, s);
+      images.push_back(
+          loops_of_image<E>(p, vectors, strip, std::move(image), w, end.of_image(n), sharing, gathered));
       if (slot + 1 == at_once || n + 1 == p.N) {
         run_together(parallel, std::move(images));
         images.clear();
@@ -393,8 +395,7 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, Gemm
 
 GemmSchedule schedule_of(const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers) {
   const auto count = static_cast<int64_t>(workers);
-  return p.bfloat16 ? GemmSchedule::of<Bfloat16Pairs>(p, vectors, count)
-                    : GemmSchedule::of<Float32>(p, vectors, count);
+  return with_words(p, [&](auto format) { return GemmSchedule::of<decltype(format)>(p, vectors, count); });
 }
 
 }  // namespace
@@ -416,8 +417,7 @@ size_t conv_gemm_workspace(const ConvolutionProblem& p, FusedConvVectors vectors
 std::unique_ptr<ConvSchedule> conv_gemm_schedule(const ConvolutionProblem& p, FusedConvVectors vectors,
                                                  size_t workers) {
   auto schedule = std::make_unique<GemmSchedule>(schedule_of(p, vectors, workers));
-  p.bfloat16 ? schedule->cache_strips<Bfloat16Pairs>(p, vectors)
-             : schedule->cache_strips<Float32>(p, vectors);
+  with_words(p, [&](auto format) { schedule->cache_strips<decltype(format)>(p, vectors); });
   return schedule;
 }
 
@@ -431,16 +431,30 @@ void conv_gemm(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedu
   GemmSchedule& of = made ? *made : static_cast<GemmSchedule&>(*schedule);
   if constexpr (std::is_same_v<T, float>) {
     if (to.nchw2c != nullptr || residual.nchw2c != nullptr) {
-      return multiply_groups<Bfloat16Pairs, true>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
+      const Finish<T, true> two(p, b, residual, to);
+      return multiply_groups<Bfloat16Pairs>(Bfloat16Pairs(), p, vectors, of, x, w, two, parallel, workspace);
     }
     if (p.bfloat16) {
-      return multiply_groups<Bfloat16Pairs, false>(p, vectors, of, x, w, b, residual, to, parallel,
-                                                   workspace);
+      const Finish<T> finish(p, b, residual, to);
+      return multiply_groups<Bfloat16Pairs>(Bfloat16Pairs(), p, vectors, of, x, w, finish, parallel,
+                                            workspace);
     }
   }
-  multiply_groups<Float32, false>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
+  multiply_groups<Float32>(Float32(), p, vectors, of, x, w, Finish<T>(p, b, residual, to), parallel,
+                           workspace);
 }
 
 GRAPHOPT_INSTANTIATE(conv_gemm)
+
+void quantized_gemm(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule,
+                    const Quantization& quantization, const float* x, const void* weights,
+                    const float* factors, const float* b, float* y, Parallel& parallel, void* workspace) {
+  std::optional<GemmSchedule> made;
+  if (schedule == nullptr) made = schedule_of(p, vectors, parallel.workers());
+  GemmSchedule& of = made ? *made : static_cast<GemmSchedule&>(*schedule);
+  const Finish<float> finish(p, b, Residual<float>(p, nullptr), {y, nullptr}, factors);
+  multiply_groups<ShortPairs>(QuantizedPairs(quantization), p, vectors, of, x,
+                              static_cast<const Word*>(weights), finish, parallel, workspace);
+}
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

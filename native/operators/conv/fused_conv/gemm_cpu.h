@@ -18,6 +18,21 @@ inline int64_t first_of(int64_t outputs, int64_t block) {
   return outputs / together * block / blocks_of(outputs) * together;
 }
 
+// Merges adjacent axes along which the kernel size and the stride are 1 and there is no padding.
+inline ConvolutionProblem with_merged_axes(ConvolutionProblem p) {
+  const auto is_pointwise = [&](size_t axis) {
+    return p.kernel[axis] == 1 && p.stride[axis] == 1 && p.in[axis] == p.out[axis] && p.pad[axis] == 0;
+  };
+  for (size_t axis = 1; axis < 3; ++axis) {
+    if (!is_pointwise(axis - 1) || !is_pointwise(axis)) continue;
+    for (auto* sizes : {&p.in, &p.out}) {
+      (*sizes)[axis] *= (*sizes)[axis - 1];
+      (*sizes)[axis - 1] = 1;
+    }
+  }
+  return p;
+}
+
 FusedConvVectors conv_gemm_vectors(const ConvolutionProblem& p);
 
 // Return the bytes of the packed weights (weights_cpu.cpp), and of the workspace of a run.

@@ -250,6 +250,7 @@ void add_fused_conv(Kernels& kernels) {
                                              FusedConvOp::all_nchw2c(Nchw2cTensors::kBoth));
   kernels.add_cpu<FusedConvOp, FusedConvCpu>(Reuse::kNone, {ElementType::kBfloat16},
                                              FusedConvOp::all_nchw2c(Nchw2cTensors::kX));
+  add_dynamic_quantized_conv(kernels);
 }
 
 }  // namespace graphopt

@@ -1,7 +1,8 @@
 // FusedConv[Add][act][Bf16]: Y = act(conv(X, W) + B + R), a convolution over one to three axes with its epilogue.
 // FusedConv[Add]PRelu: Y = PRelu(conv(X, W) + B + R) with a slope for each channel of Y. FusedConvNchw2c[Add][act]Bf16:
 // the same over two axes, from X in NCHW or NCHW2c bf16 to NCHW2c bf16 and, optionally, to Y in NCHW.
-// FusedConvFromNchw2c[Add][act]Bf16: from NCHW2c bf16 to Y in NCHW.
+// FusedConvFromNchw2c[Add][act]Bf16: from NCHW2c bf16 to Y in NCHW. DynamicQuantizedConv[act]: the convolution of X,
+// quantized to 8 bits as by DynamicQuantizeLinear, and 8-bit W. CPU only.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,7 @@ class WindowedOperator : public WeightedOperator<ConvolutionProblem> {
   int64_t group_ = 1;
 };
 
-class FusedConvOp final : public WindowedOperator {
+class FusedConvOp : public WindowedOperator {
  public:
   explicit FusedConvOp(Tail tail, bool bfloat16 = false, Nchw2cTensors nchw2c = Nchw2cTensors::kNone)
       : WindowedOperator(nchw2c == Nchw2cTensors::kNone   ? "FusedConv"
@@ -59,6 +60,10 @@ class FusedConvOp final : public WindowedOperator {
   void infer(const ShapeInference& node) const override;
   bool uses_nchw2c() const { return nchw2c_ != Nchw2cTensors::kNone; }
 
+ protected:
+  FusedConvOp(const char* stem, Tail tail)
+      : WindowedOperator(stem, tail, false), nchw2c_(Nchw2cTensors::kNone) {}
+
  private:
   void set_channels(Problem& p, const Shape& w) const override;
   void set_sizes(Problem& p, const Shape& x) const override;
@@ -66,5 +71,19 @@ class FusedConvOp final : public WindowedOperator {
 
   Nchw2cTensors nchw2c_;
 };
+
+// Inputs: X float, W uint8 and B float as in FusedConv; w_scale float [M], and w_zero_point uint8 with one element.
+class DynamicQuantizedConvOp final : public FusedConvOp {
+ public:
+  explicit DynamicQuantizedConvOp(Tail tail) : FusedConvOp("DynamicQuantizedConv", tail) {}
+  static std::vector<DynamicQuantizedConvOp> all();
+  std::vector<Operand> inputs() const override;
+  Problem problem(const Shapes& inputs) const override;
+  // Returns the problem with the sizes known when a kernel is created (static_problem), for quantized X.
+  Problem quantized_problem(const std::optional<Shape>& x, const Shape& w) const;
+};
+
+class Kernels;
+void add_dynamic_quantized_conv(Kernels& kernels);
 
 }  // namespace graphopt

@@ -13,10 +13,10 @@ enum class Added { kNothing, kNchw, kNchw2c };
 
 // Adds bias and residual, and stores vectors to y or to a buffer for Finish. Without masked stores, partial vectors
 // would take many instructions. Their sums are then stored to the buffer without bias and residual.
-template <class T, class To, Added kAdded>
+template <class E, class T, class To, Added kAdded>
 struct StoreNchw : StoreSums {
   static constexpr bool kParts = kWidth >= 8 && std::is_same_v<T, float>;
-  const float* bias;  // begins with the first channel, like the pointers below
+  const float *bias, *factors;  // begin with the first channel, like the pointers below
   const T* residual;
   const Word* residual_nchw2c;
   To* to;
@@ -29,6 +29,7 @@ struct StoreNchw : StoreSums {
   StoreNchw(const StoreSums& each, const Finish<T, kTwoChannels>& of, const float* biases, float* o)
       : StoreSums(each),
         bias(biases),
+        factors(of.factors),
         residual(of.residual.nchw),
         residual_nchw2c(of.residual.nchw2c),
         plane(of.plane),
@@ -74,7 +75,8 @@ struct StoreNchw : StoreSums {
   [[gnu::always_inline]] void put(int i, int j, const Vec (&sum)[kRows][kPanel]) const {
     const Pixels& here = pixels[j];
     const auto with_bias = [&](int channel) {
-      const Vec v = sum[channel][j];
+      Vec v = sum[channel][j];
+      if constexpr (E::kIntegers) v = scaled(v, factors[channel]);
       return (kWhole ? v : compressed(v, here)) + splat(bias[channel]);
     };
     Vec v = with_bias(i);
@@ -162,13 +164,13 @@ void multiply_panels(int64_t rows, const Panels& panels, const Word* w, const Wo
     using To = std::remove_pointer_t<decltype(to)>;
     if constexpr (F::kPairs) {
       if (finish.residual.nchw2c != nullptr) {
-        return multiply_and(static_cast<StoreNchw<T, To, Added::kNchw2c>*>(nullptr));
+        return multiply_and(static_cast<StoreNchw<E, T, To, Added::kNchw2c>*>(nullptr));
       }
     }
     if (finish.residual.nchw == nullptr) {
-      return multiply_and(static_cast<StoreNchw<T, To, Added::kNothing>*>(nullptr));
+      return multiply_and(static_cast<StoreNchw<E, T, To, Added::kNothing>*>(nullptr));
     }
-    multiply_and(static_cast<StoreNchw<T, To, Added::kNchw>*>(nullptr));
+    multiply_and(static_cast<StoreNchw<E, T, To, Added::kNchw>*>(nullptr));
   };
   if constexpr (F::kPairs) {
     const auto store_nchw2c_only = [&](auto slope) {
@@ -191,6 +193,7 @@ template decltype(multiply_panels<Float32, Finish<float>>) multiply_panels<Float
 template decltype(multiply_panels<Float32, Finish<half>>) multiply_panels<Float32, Finish<half>>;
 template decltype(multiply_panels<Bfloat16Pairs, Finish<float>>)
     multiply_panels<Bfloat16Pairs, Finish<float>>;
+template decltype(multiply_panels<ShortPairs, Finish<float>>) multiply_panels<ShortPairs, Finish<float>>;
 template decltype(multiply_panels<Bfloat16Pairs, Finish<float, true>>)
     multiply_panels<Bfloat16Pairs, Finish<float, true>>;
 

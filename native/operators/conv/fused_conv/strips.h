@@ -95,6 +95,12 @@ struct Sharing {
   }
 };
 
+// Calls f with the format of a problem's words.
+template <class F>
+auto with_words(const ConvolutionProblem& p, const F& f) {
+  return p.quantized ? f(ShortPairs()) : p.bfloat16 ? f(Bfloat16Pairs()) : f(Float32());
+}
+
 // Returns whether the words of the last channel have two adjacent columns of the window. This needs an odd number of
 // channels, whose last channel is without a partner. Each step of the last channel then multiplies two taps of a row.
 template <class E>
@@ -235,9 +241,10 @@ struct Second {
   int64_t distance, columns;
 };
 
-// Packs the words whose first elements are the channel at x.
+// Packs the words whose first elements are the channel at x. The format makes words with make_words.
 template <class E, class T>
-void pack_words(const ConvolutionProblem& p, const Strip& strip, const T* x, Second second, Word* s) {
+void pack_words(const E& format, const ConvolutionProblem& p, const Strip& strip, const T* x, Second second,
+                Word* s) {
   const auto x_index = [&](size_t axis, int64_t phase, int64_t i) {
     return (strip.first[axis] + i) * p.stride[axis] + phase - p.pad[axis];
   };
@@ -266,7 +273,7 @@ void pack_words(const ConvolutionProblem& p, const Strip& strip, const T* x, Sec
             };
             const Vec low = load_row(row + at);
             const Vec high = E::kDepth > 1 && second.there ? load_row(next + at) : Vec{};
-            *reinterpret_cast<UnalignedWords*>(s + c) = E::make_words(low, high);
+            *reinterpret_cast<UnalignedWords*>(s + c) = format.make_words(low, high);
             continue;
           }
           const Vec low = load_strided(row + at, stride, -at, p.in[2] - at);
@@ -274,7 +281,7 @@ void pack_words(const ConvolutionProblem& p, const Strip& strip, const T* x, Sec
           if (E::kDepth > 1 && second.there) {
             high = load_strided(next + at, stride, -beyond, p.in[2] - beyond);
           }
-          store_words(s + c, E::make_words(low, high), columns - c);
+          store_words(s + c, format.make_words(low, high), columns - c);
         }
       }
     }

@@ -99,8 +99,8 @@ template <class T>
 PackedInput pack_strip(const ConvolutionProblem& grid, const StripTables& tables, const T* image,
                        Word* packed) {
   const auto pack_channels = [=, &grid, &tables](int64_t c, size_t) {
-    pack_words<Float32>(grid, tables.strip, image + c * grid.in_size(), Second{},
-                        packed + c * tables.strip.words);
+    pack_words(Float32(), grid, tables.strip, image + c * grid.in_size(), Second{},
+               packed + c * tables.strip.words);
   };
   return {{packed, grid.C * tables.strip.words, kPanelWidth}, {grid.x_channels(), pack_channels}};
 }
