@@ -18,7 +18,7 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT  # the exit code of shells
 
 def main() -> None:
     """Runs the command line."""
-    # A command handles one model and ends, so garbage collection would only cost time.
+    # Most commands end soon, so garbage collection would only cost time; gc.freeze shortens the one at exit.
     gc.disable()
     atexit.register(gc.freeze)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # ignored in background jobs of a shell

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-# More exit codes of `verify`: two runs of BEFORE differ; with --strict, the coverage is incomplete.
+# `verify`: two runs of BEFORE differ.
 EXIT_RANDOM = 8
+# `verify --strict`: the outputs are equal, but the inputs do not test every part of the model.
 EXIT_NOT_COVERED = 9
 # An unexpected exception, which is a bug of graphopt.
 EXIT_INTERNAL = 10
@@ -62,7 +63,7 @@ class VerifyError(GraphoptError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns names similar to a misspelt one as the end of a message: " (did you mean 'target'?)"; else ""."""
+    """Returns the end of a message that suggests similar names, " (did you mean 'target'?)"; "" without such names."""
     from difflib import get_close_matches
 
     choices = list(known)
@@ -86,7 +87,7 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:400]
 
 
-# Parts of ONNX Runtime's messages that do not help users: status, file, source location.
+# Parts of ONNX Runtime's messages: status and file, node, source location, failed condition, advice for developers.
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : |\bLoad model from .*? failed: ?")
 _NODE = re.compile(r"Non-zero status code returned while running (\w+) node\. Name:'([^']*)' Status Message: ")
 _SOURCE_LOCATION = re.compile(r"(?:/\S+/)?\b\w+\.(?:cc|h|cpp|cu|cuh|inl):\d+ ")
@@ -94,7 +95,7 @@ _CONDITION = re.compile(r"(?<=^)[^.']{1,200}? was false\. (?=\S)")
 _ADVICE = re.compile(r" ?Please fix either the inputs/outputs or the model\.?")
 
 
-# Messages of ONNX Runtime's arenas, the C++ library and numpy.
+# Texts in the out-of-memory messages of ONNX Runtime's arenas, the C++ library and numpy.
 _NO_MEMORY = ("BFCArena", "Failed to allocate memory", "bad_alloc", "Unable to allocate")
 
 

@@ -245,9 +245,9 @@ def _create(path: Path, like: Path) -> int:
 
 @contextmanager
 def restored_on_failure(path: Path) -> Iterator[None]:
-    """Restores the file at `path` if the block fails to write something.
+    """Restores the file at `path`, or removes a new one, if the block raises a ModelSaveError.
 
-    A hard link keeps the old file during the block; it takes no space on a full disk.
+    During the block a hard link keeps the old file; the link takes no space on a full disk.
 
     Raises:
         ModelSaveError: the block raises it, or the old file cannot be kept.

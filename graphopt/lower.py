@@ -71,7 +71,7 @@ def lower(
     Raises:
         ModelLoadError: the model cannot be read.
         ModelSaveError: the result cannot be written, or would overwrite the input.
-        OptionError: an unknown `to`, or an operator of the model has no form in `opset`.
+        OptionError: an unknown `to`, or the model cannot be converted to `opset`.
     """
     if to not in TO:
         raise OptionError(f"--to {to}: choose {' or '.join(TO)}")
@@ -101,7 +101,7 @@ def _inline(work: ir.Model) -> None:
 
 
 def _write_constants_as_tensors(work: ir.Model) -> None:
-    """Rewrites the attributes value_float(s) and value_int(s) of Constants as `value`; some engines read no other."""
+    """Rewrites the attributes value_float(s) and value_int(s) of Constants as `value`, the only one in some engines."""
     for node in traversal.nodes(work):
         if not is_op(node, "Constant") or len(node.attributes) != 1:
             continue
@@ -161,7 +161,7 @@ def _convert_opset(work: ir.Model, opset: int) -> ir.Model:
     try:
         after = onnx.version_converter.convert_version(before, opset)
     except Exception as error:
-        # Its message begins with a source location and the failed condition.
+        # The converter's message begins with a source location and the failed condition.
         why = one_line(error).rpartition(" failed: ")[2].removeprefix("Warning: ").replace("$", "")
         advice = _opset_advice(work, opset)
         raise OptionError(f"--opset {opset}: onnx's version converter failed: {why}{advice}") from error

@@ -43,7 +43,7 @@ StrPath: TypeAlias = str | os.PathLike[str]
 ModelT = TypeVar("ModelT")
 OutT = TypeVar("OutT", bound=StrPath)
 
-# The newest opset with operators that the passes support; models with a later one are not rewritten.
+# The newest opset that the passes support; models with a newer one are not rewritten.
 NEWEST_KNOWN_OPSET = 26
 
 
@@ -92,15 +92,15 @@ def optimize(
     Args:
         model: a path, `onnx.ModelProto`, `onnx_ir.Model`, program of `torch.onnx.export`, or `onnx_graphsurgeon.Graph`.
             It is not changed. Files that an `onnx.ModelProto` refers to are read from the working directory.
-        out: the file to write, with all weights that are not inside it in OUT.data; without it the model is returned
-            in memory.
+        out: the file to write; weights that it does not contain are written to OUT.data. Without `out`, the model is
+            returned in memory.
         options: all options as one value.
         named: single options by name, `optimize(model, target="cpu")`, which override `options`. The attributes of
             `Options` explain each.
 
     Returns:
         The optimized model in the form of `model`, and the report. With `out`, the first value is `out`, and the files
-        of the input are not needed afterwards (except with `share_weights`). Without it, a path gives an
+        of the input are not needed afterwards (except with `share_weights`). Without `out`, a path gives an
         `onnx_ir.Model`, which reads weights from the input's files at first use; an `onnx.ModelProto` contains
         its weights.
 
@@ -328,7 +328,7 @@ def _to_half_precision(
 def _activation_ranges(
     source: reading.Source, editor: Editor, options: Options, report: Report
 ) -> ActivationRanges | None:
-    """Measures the ranges of activations. Returns None for a CPU target; also, with a note, if a measurement fails."""
+    """Measures the ranges of activations; returns None for a CPU target, and adds a note if a measurement fails."""
     if editor.target.device == "cpu":  # the converted model computes nothing in float16
         return None
     from graphopt.verification.probes import ranges_of
@@ -365,7 +365,7 @@ def _select(only: Sequence[str], skip: Sequence[str]) -> list[Any]:
 
 
 def _unknown_operators(model: ir.Model) -> str:
-    """Returns why the meaning of the model or its operators is unknown; "" if it is known."""
+    """Returns why the model is not rewritten; "" if its operators are known and it has outputs."""
     opset = model.opset_imports.get("", 0)
     if opset > NEWEST_KNOWN_OPSET:
         return f"opset {opset} is newer than any that graphopt knows ({NEWEST_KNOWN_OPSET})"
@@ -379,7 +379,7 @@ def _unknown_operators(model: ir.Model) -> str:
 
 
 def _write_metadata(model: ir.Model, target: str, numerics: Numerics) -> None:
-    """Writes the metadata; if the model was optimized before, the larger of both numerics classes."""
+    """Writes target, version and numerics class, which is at least the class of an earlier optimization."""
     before = model.metadata_props.get(METADATA_NUMERICS, "exact").upper()
     earlier = Numerics[before] if before in Numerics.__members__ else Numerics.EXACT
     model.metadata_props[METADATA_NUMERICS] = max(earlier, numerics).name.lower()

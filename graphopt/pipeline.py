@@ -1,7 +1,7 @@
 """Runs passes in order until nothing changes, for at most MAX_ROUNDS rounds, and collects remarks.
 
-The cost is linear: each pass collects the nodes of its anchor types in a worklist, and a rewrite adds only its
-neighbours to it.
+The run time is linear in the number of nodes: each pass puts the nodes at which it can match (its anchors) into a
+worklist, and a rewrite adds only anchors near the changed nodes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PipelineResult:
     converged: bool = True
 
     def extend(self, later: PipelineResult) -> None:
-        """Adds a later run over the same model; its refusals replace earlier ones, because it saw all candidates."""
+        """Adds a later run over the same model, which saw all candidates: its refusals replace the earlier ones."""
         self.remarks = [r for r in self.remarks if r.applied or r.pass_name not in later.passes] + later.remarks
         self.superseded += later.superseded
         for name, result in later.passes.items():
@@ -83,7 +83,7 @@ def run(
             changed in place.
         passes: the passes, in order.
         after_pass: called with the name of each pass that changed something (invariant checks).
-        limit: stop after this many rewrites (bisection); a `ModelPass` counts as one.
+        limit: stop after this many rewrites (bisection); a run of a `ModelPass` counts as one.
     """
     editor.shapes.forget()
     result = _run_rounds(editor, passes, after_pass, limit)

@@ -148,7 +148,7 @@ class InitializerRange:
         name: name of the initializer.
         size: number of elements.
         overflow: number of finite elements beyond 65504.
-        subnormal: number of elements that keep fewer than 11 bits.
+        subnormal: number of elements that keep fewer than 11 significant bits.
         zero: number of elements that become zero.
         error: norm of the rounding errors divided by the norm of the initializer; inf if an element overflows.
         converted: whether the initializer was converted to float16.

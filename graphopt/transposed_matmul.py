@@ -23,15 +23,15 @@ from graphopt.remarks import node_label
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 MATMULS = [("", "MatMul"), *((DOMAIN, name) for name in OPS if name.startswith("Linear"))]
 ATTENTIONS = [(DOMAIN, name) for name in OPS if name.startswith("FusedAttention")]
-RESIDUAL = 3  # the input of LinearAdd that has the rank of the result
+RESIDUAL = 3  # index of LinearAdd's residual input, which has the rank of the result
 
 
 def prevent_transpose_fusion(editor: Editor) -> None:
     """Prevents the fusion of a Transpose that moves a batch axis into a float16 matrix multiplication.
 
     Declares the ranks of the operands if they are equal. If they differ, adds leading axes to the transposed operand;
-    if the other rank is unknown, computes the Transpose in float32. Also declares the ranks of attention's operands,
-    because its function body contains such nodes.
+    if the rank of the other operand is unknown, computes the Transpose in float32. Also declares the ranks of
+    attention's operands, because attention's function body contains such multiplications.
     """
     for node in editor.nodes(MATMULS):
         for i in (0,) if node.domain else (0, 1):
