@@ -37,14 +37,14 @@ def run() -> None:
             _install_signal_handlers()
             code = _exit_code()
         finally:
-            # Python handles signals only at calls and backward jumps, so it handles none before this line.
+            # Python handles signals only at calls and backward jumps: none between a command's end and this line.
             _ended = True
     except KeyboardInterrupt:
         print("graphopt: interrupted", file=sys.stderr)
     except SystemExit as terminated:
         code = int(terminated.code or 0)
     finally:
-        # Python removes signal handlers during its shutdown, when a signal would kill the process.
+        # Python's shutdown removes signal handlers; without this, a signal would then kill the process.
         for late in (signal.SIGINT, signal.SIGALRM):
             signal.signal(late, signal.SIG_IGN)
         streams.reset()
@@ -86,7 +86,7 @@ def _exit_code() -> int:
 
 
 def _discard_stdout() -> None:
-    """Redirects a stdout that cannot be flushed to /dev/null, because Python flushes it again at the end."""
+    """If stdout cannot be flushed, redirects it to /dev/null, because Python flushes it again at exit."""
     try:
         sys.stdout.flush()
     except OSError:

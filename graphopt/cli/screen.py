@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-# Width without a terminal; large enough for all lines.
+# Columns of a console that is not a terminal: more than any line has.
 UNLIMITED = 100_000
 
 _diverted = False

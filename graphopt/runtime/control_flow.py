@@ -18,8 +18,8 @@ def why_control_flow_dominates(model: onnx.ModelProto) -> str:
     """Returns why a model runs on the CPU by default; "" if control flow is no reason.
 
     The host executes each If, Loop and Scan and enters a separate session state for its body, which takes tens of
-    microseconds; a kernel launch takes 5. A model with more of these nodes than matrix multiplications and convolutions
-    is therefore faster on the CPU. silero_vad has 25 control-flow nodes, and 16 matrix multiplications and
+    microseconds; a kernel launch takes 5 microseconds. A model with more of these nodes than matrix multiplications and
+    convolutions is therefore faster on the CPU. silero_vad has 25 control-flow nodes, and 16 matrix multiplications and
     convolutions; on the CPU it is three times as fast as with 18 of its nodes on an H200.
     """
     control_flow = layers = 0

@@ -190,7 +190,7 @@ _ROCM = "ROCMExecutionProvider"
 
 
 def _with_reason(route: Route, provider: Reason | None) -> Route:
-    """Returns the route with the reason why the provider is missing, unless a reason why it has no GPUs comes first."""
+    """Adds the reason why the provider is missing; a route without GPUs keeps its own reason."""
     if provider is None or (route.reason is not None and not route.devices):
         return route
     return replace(route, reason=provider)

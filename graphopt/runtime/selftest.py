@@ -169,7 +169,7 @@ def selftest(
     Args:
         providers: as for `session`; None selects the best of this machine.
         progress: called with the name of each operator.
-        seconds: after this time no further implementation is forced; the selected ones are always tested.
+        seconds: after this time no further implementation is forced. The one that an operator selects is always tested.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
