@@ -1,6 +1,6 @@
 """Finds the first value of a model that two providers compute differently.
 
-Values become outputs in the order of the graph, some at a time, until one of them differs by more than rounding.
+Values become outputs in the order of the graph, VALUES_PER_RUN at a time, until one differs by more than rounding.
 """
 
 from __future__ import annotations

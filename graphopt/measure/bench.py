@@ -1,7 +1,7 @@
 """`bench`: times one model, or compares two, on the providers of this machine.
 
-Both models run interleaved in one process with all of the runtime's optimizations, so a slow second of the machine
-affects both. The speedup is the median of the ratios of all rounds, with an interval. Peak memory is measured in a
+Both models run interleaved in one process with all of the runtime's optimizations, so other load on the machine affects
+both. The speedup is the median of the ratios of all rounds, with an interval. Peak memory is measured in a
 separate process for each model.
 """
 
@@ -77,7 +77,7 @@ MIN_ROUNDS, MAX_ROUNDS = 9, 1000
 NOISE_FLOOR = 0.02
 # The share of the best throughput that the smallest recommended batch must reach.
 KNEE = 0.95
-# Default sizes of symbolic dimensions, by role.
+# Default sizes of symbolic dimensions by role (`symbols` in graphopt/inputs/declared.py).
 DEFAULT_SIZES = {"batch": 1, "image": 224, "length": 128}
 
 

@@ -30,16 +30,17 @@ from graphopt.runtime.routes import library_report
 from graphopt.runtime.selftest import DTYPES, OPSET, REFUSAL, implementations
 from graphopt.runtime.sessions import session
 
-# A report takes less than five minutes: the self-test and all shapes have SECONDS, and the soak test follows.
+# A report takes less than five minutes: SECONDS for the self-test and all shapes, then SOAK_SECONDS.
 SECONDS = 240.0
 SELFTEST_SECONDS = 120.0
 SECONDS_PER_SHAPE = 0.25
 MIN_RUNS = 5
 SOAK_SECONDS = 30.0
-# Operations of one run of a model. A smaller node is repeated up to MAX_REPEATS times in the model, because the
-# overhead of a run is about 0.05 ms.
+# A model repeats its node, up to MAX_REPEATS times, until it has WORK operations (a multiply-add counts as two). A run
+# has an overhead of about 0.05 ms.
 WORK = 4e9
 MAX_REPEATS = 8
+# The CPU skips shapes with more operations.
 MAX_CPU_WORK = 5e9
 
 

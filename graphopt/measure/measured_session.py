@@ -12,8 +12,8 @@ from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER, import_onnxruntime
 from graphopt.runtime.session_warnings import require_provider
 from graphopt.runtime.sessions import configure
 
-# Options for the best performance of a provider; without them the comparison would favour our provider. The provider
-# tunes during the warm-up.
+# Options for the best performance of each provider; without them the comparison would favour our provider. The ROCm and
+# CUDA providers try their implementations during the warm-up.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
     "ROCMExecutionProvider": {
         "miopen_conv_exhaustive_search": "1",

@@ -34,8 +34,8 @@ class NodeTime:
         microseconds: median time in one run.
         output_bytes: bytes of its outputs in one run.
         subgraph: the subgraph that it belongs to, by its name (`subgraph_names`); "" if unknown.
-        on_device: whether GPU kernels of the node were timed. Otherwise it is time on the host: for a node on a GPU,
-            only the time of the launch.
+        on_device: whether `microseconds` is the time of GPU kernels. Otherwise it is time on the host: for a node on a
+            GPU, only the time of the launch.
     """
 
     name: str
@@ -240,7 +240,7 @@ def assign_subgraphs(
 
 
 def nodes_of_regions(session: Any, run: Run) -> list[NodeTime]:
-    """Returns the nodes of a session that requests our provider, on any provider, and its copies (Memcpy).
+    """Returns all nodes of a session with our provider, including nodes on other providers and copies (Memcpy).
 
     A profile shows a region of our provider as one node. Here the nodes inside a region are returned instead, with time
     0, because their times are unknown.

@@ -3,8 +3,8 @@
 The candidates of a class have the same operator, element type, shapes and neighbours. One candidate of each class is
 cut out of the model with its surroundings. Estimates decide on the other rewrites in this cut-out model. Its inputs are
 the values that the whole model computes there. It is timed with and without the rewrite on the provider of the target.
-Finally the whole model is timed in three variants: by measurements, by estimates, and without rewrites that the cost
-model decides on.
+Finally the whole model is timed with three sets of rewrites: those that the measurements accept, those that the
+estimates accept, and none of the measured classes.
 
 Our provider has several implementations of a convolution. If a cache file is given, the provider measures these as well
 and stores the results in a second file for later sessions (docs/provider.md, Measured choices).
@@ -52,11 +52,11 @@ from graphopt.targets.profit import Candidate, Estimates, Profit, Workload
 from graphopt.targets.target import Target, TargetName
 
 CACHE_FORMAT = 1
-# Size of a candidate's surroundings. They include a convolution, its Add, its activation and the next convolution,
-# because the runtime's layout changes between them belong to the cost.
+# A candidate's surroundings reach these numbers of steps along the graph's edges. They include a convolution, its Add,
+# its activation and the next convolution, because the runtime's layout changes between them belong to the cost.
 NODES_BEFORE, NODES_AFTER = 2, 3
 MAX_SECONDS_A_CLASS = 3.0
-WHOLE_MODEL_SHARE = 0.25
+WHOLE_MODEL_SHARE = 0.25  # of the option `seconds`, to time the whole model
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ class Batcher:
     """Merges the requests that arrive before a batch starts.
 
     One batch runs at a time, in a thread of the event loop's executor. A batch starts when it is full, or `delay_ms`
-    after its first request; if that request arrived during the previous batch, `delay_ms` after the end of this batch.
-    If the engine loads a model again, the old Batcher still answers its pending requests. It therefore has no close
-    method.
+    after its first request; if that request arrived during the previous batch, `delay_ms` after the end of that batch.
+    There is no close method: after an engine has reloaded a model, the old Batcher still answers its pending requests.
     """
 
     def __init__(self, served: Served) -> None:

@@ -34,9 +34,12 @@ from graphopt.runtime.discovery import CPU, import_onnxruntime, library_version
 from graphopt.runtime.sessions import configure, session
 from graphopt.serving.deployment import MODEL, SETTINGS
 
+# Environment variables: the folder, and the limit of its size in MiB with its default.
 FOLDER, LIMIT = "GRAPHOPT_WEIGHTS", "GRAPHOPT_WEIGHTS_LIMIT"
 _MOST_MIB = 16384
+# Files of a form: the SHA-256 of its other files, or the reason why the model has no usable form.
 _HASHES, _WHY_NOT = "hashes.json", "why-not"
+# Prefix of a form that is being written, and the age in seconds at which it counts as abandoned.
 _UNFINISHED, _ABANDONED = "unfinished-", 3600.0
 # Seconds that a worker waits while another worker writes.
 _WAIT_SECONDS = 300.0

@@ -21,7 +21,7 @@ from graphopt.runtime.sessions import session
 from graphopt.serving.configs import ENGINES
 from graphopt.serving.deployment import DATATYPES, MODEL, SETTINGS, Deployment, Tensor
 
-# Allowed difference between a row in a batch and alone, relative to the RMS; kernels may sum in another order.
+# Allowed difference of a row's outputs in a batch and alone, relative to their RMS; kernels may sum in another order.
 _ROUNDING = {"FP16": 2e-2, "FP32": 1e-3, "FP64": 1e-6}
 # Limit of the total number of input elements in the test of merging.
 _MOST_ELEMENTS = 1 << 24

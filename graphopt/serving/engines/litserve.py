@@ -49,7 +49,7 @@ class _Api(litserve.LitAPI):  # type: ignore[misc]  # the engine has no types
         self.decode_request = _with_type(_request_type(self.deployment))  # type: ignore[method-assign]  # of this API only
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state for a worker, which receives bodies as plain data."""
+        """Returns the state for a worker, without `decode_request`: the worker receives validated bodies."""
         return {key: value for key, value in vars(self).items() if key != "decode_request"}
 
     def decode_request(self, request: Any) -> Any:
