@@ -145,6 +145,7 @@ def cpu_kernels() -> CpuKernels:
 
 
 def _fits(kernel: tuple[int, int], since: int) -> bool:
+    """Returns whether a kernel's range of versions contains a version; an open range contains only its first."""
     first, last = kernel
     return first == since or (first < since <= last and last != _NO_LAST_VERSION)
 

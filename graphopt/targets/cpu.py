@@ -11,14 +11,16 @@ import itertools
 import math
 from collections.abc import Sequence
 
-RATE = 235e3  # operations per microsecond of a GEMM at peak, and of ONNX Runtime's direct convolution
+# Operations per microsecond of a GEMM at peak and of ONNX Runtime's direct convolution; a multiply-add counts as two.
+RATE = 235e3
 INT8_RATE = 4 * RATE  # operations per microsecond of 8-bit multiplications by VNNI: four in the place of a float
 WEIGHT_RATE = 50e3  # bytes per microsecond of weights from memory or a shared last-level cache
 TENSOR_RATE = 20e3  # bytes per microsecond of activations, read and written
-CALL = 2.5  # microseconds of the call of a node
-TRANSFORM = {4: 9e-3, 2: 4e-3}  # microseconds per tile and channel of F(tile x tile), with the memory traffic
+CALL = 2.5  # microseconds to call a node
+# Tile size -> microseconds of the transforms of F(tile x tile) per tile and channel, with the memory traffic.
+TRANSFORM = {4: 9e-3, 2: 4e-3}
 OVERHEAD = 1.125  # 12.5 % for work that does not overlap and for shared caches
-# Relative to ONNX Runtime's Conv: the time of FusedConv's arithmetic, and FusedConv's speed on planes of one channel.
+# Relative to ONNX Runtime's Conv: the time of FusedConv's arithmetic, and FusedConv's speed in depthwise convolutions.
 GEMM_OF_CONV, SPEED_ON_PLANES = 1.1, 0.6
 # Relative to ONNX Runtime's kernels: the speed of InvertedResidual, and of depthwise convolutions in bfloat16, with the
 # windows that they have no fast filters for (docs/measurements/inverted_residual_cpu.md, bfloat16_cpu.md).
@@ -38,15 +40,17 @@ FEWEST_COLUMNS = 16  # elements after the axis of a Softmax: one vector
 LINEAR_DEPTH, LINEAR_COLUMNS = 2048, 512
 # It is also faster from these columns N and this depth K on.
 WIDE_LINEAR_COLUMNS, WIDE_LINEAR_DEPTH = 3072, 768
-# It is also faster with Strassen's algorithm: from these rows of X and sides K and N on, if N and K are multiples of
-# these numbers (`fits_strassen` in native/operators/matmul/linear/strassen.h).
+# Strassen's algorithm makes it faster from these rows of X and this K and N on, if N is a multiple of
+# STRASSEN_COLUMNS_OF and K of STRASSEN_DEPTH_OF (`fits_strassen` in native/operators/matmul/linear/strassen.h).
 STRASSEN_ROWS, STRASSEN_SIDE = 128, 768
 STRASSEN_COLUMNS_OF, STRASSEN_DEPTH_OF = 64, 32
 # FusedConv without groups is faster with at most these output channels. The second limit applies where the runtime
 # computes im2col and a GEMM.
 FEW_OUTPUTS, FEW_OUTPUTS_OF_GEMM = 8, 32
-FEWEST_TAPS, FEWEST_TAPS_OF_SIGNAL = 8, 5  # elements of the window / product of strides: several axes, and one axis
-FEWEST_PIXELS = 100
+# Elements of the window / product of strides, over several spatial axes and over one (a signal).
+FEWEST_TAPS, FEWEST_TAPS_OF_SIGNAL = 8, 5
+FEWEST_PIXELS = 100  # product of the result's spatial sizes, over several axes
+# Over one axis: multiply-adds, and terms of each sum (input channels * elements of the window).
 FEWEST_MULTIPLY_ADDS_OF_SIGNAL, FEWEST_TERMS_OF_SIGNAL = 100_000, 64
 # QuantizedLinear is faster with at most these rows of X.
 FEW_QUANTIZED_ROWS = 16
@@ -59,9 +63,9 @@ FEWEST_HIDDEN = 27_000  # elements between the convolutions of an inverted resid
 # STFT as a Conv is faster up to LONGEST_FRAME samples. If the length of a frame is a power of two, it is faster up to
 # LONGEST_FRAME_OF_TWO samples and with at least FEWEST_FRAMES frames.
 LONGEST_FRAME, LONGEST_FRAME_OF_TWO, FEWEST_FRAMES = 1200, 512, 8
-_LANES = 16  # channels are padded to whole vectors
-# ONNX Runtime's NCHWc layout also pads to whole vectors. AVX2 vectors have 8 elements, and a
-# rule for 16 would be wrong there.
+_LANES = 16  # elements of an AVX-512 vector; our kernels pad channels to whole vectors
+# ONNX Runtime's NCHWc layout pads channels to whole vectors, of 16 elements with AVX-512 and of 8 with AVX2. A rule for
+# 16 would be wrong with AVX2.
 _LANES_OF_LAYOUT = 8
 
 
@@ -164,9 +168,9 @@ def _conv_below_peak(
     """Returns whether FusedConv is faster than ONNX Runtime's Conv in one group.
 
     Over two axes the runtime computes whole blocks of 8 or 16 output channels; a single block of 8 has too few
-    independent sums for the latency of FMA instructions. The runtime computes im2col and a GEMM over one or three axes,
-    and over two axes if C exceeds a block and is not a multiple of 4. FusedConv packs X. If the window has few elements
-    per step of the stride, packing costs more than FusedConv gains (docs/measurements/conv_peak_cpu.md).
+    independent sums to hide the latency of FMA instructions. The runtime computes im2col and a GEMM over one or three
+    axes, and over two axes if C exceeds a block and is not a multiple of 4. FusedConv packs X. If the window has few
+    elements per step of the stride, packing costs more than FusedConv gains (docs/measurements/conv_peak_cpu.md).
     """
     taps, stride, pixels = math.prod(kernel), math.prod(strides), math.prod(n or 56 for n in sizes)
     if len(kernel) == 1:
@@ -208,7 +212,7 @@ def fused_conv_transpose_no_gain(
     reason = f"ONNX Runtime's kernel is as fast for {C} to {M} channels and {elements} elements"
     if not all(stride > 1 and kernel % stride == 0 and dilation == 1 for kernel, stride, dilation in windows):
         gains = False
-        reason = "ONNX Runtime's kernel is as fast unless each stride is above 1, divides the window, without dilation"
+        reason = "ONNX Runtime's kernel is as fast unless all strides exceed 1 and divide the window, without dilation"
     elif axes == 2 and group > 1:
         gains = not disjoint and C <= 8 and elements >= FEWEST_TRANSPOSED
     elif axes == 3:
@@ -463,7 +467,7 @@ def bfloat16_depthwise_no_gain(
         reason = "ONNX Runtime's kernel is faster: graphopt has fast filters for 3x3 and 5x5 windows without dilation"
         return _with_times(reason, theirs / SPEED_OF_OTHER_BFLOAT16_WINDOWS, theirs)
     if None not in sizes and (elements := math.prod(n or 0 for n in sizes)) < FEWEST_DEPTHWISE:
-        # Half the time, and conversions that cost the time saved at the limit.
+        # The arithmetic takes half the time. The conversions take the time that it saves at the limit.
         ours = theirs / 2 * (1 + FEWEST_DEPTHWISE / max(elements, 1))
         reason = f"{elements} elements are too few: the call costs more than bfloat16 saves"
         return _with_times(reason, CALL + ours, CALL + theirs)

@@ -9,9 +9,9 @@ from typing import Protocol
 from graphopt.targets.cpu import direct_time, winograd_gain, winograd_time
 from graphopt.targets.target import Target
 
-# The smallest estimated speedup for WinogradConv on a CPU with fewer than WINOGRAD_SURE_CHANNELS. There the estimate
-# is accurate to about 10 %. With more channels the estimate is below the measured speedup on both measured machines,
-# most of all for small planes (docs/measurements/winograd_cpu.md).
+# The smallest estimated speedup that selects WinogradConv on a CPU below WINOGRAD_SURE_CHANNELS channels. There the
+# estimate is accurate to about 10 %. With more channels the estimate is below the measured speedup on both measured
+# machines, most of all for small planes (docs/measurements/winograd_cpu.md).
 WINOGRAD_MIN_GAIN = 1.1
 WINOGRAD_SURE_CHANNELS = 32
 # With fewer channels the tile transforms on a GPU cost as much as they save. Derived from arithmetic intensity; not

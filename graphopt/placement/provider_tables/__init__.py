@@ -26,10 +26,10 @@ class ProviderTable:
         list: the path of the file with the list of operators.
         any_domain: whether operators are looked up by name without domain.
         operators: name ("DOMAIN::NAME" outside ONNX's domain) -> whether it is supported ("taken"), the supported input
-            types (empty: not listed), and the supported forms ("limits"; "" for all).
+            types (empty: not listed), and the conditions ("limits"; "" for none).
         provider: for a compiler that an ONNX Runtime provider calls: the operators and the types that the provider
-            passes to it ("operators", "types"), the operators that it passes only in some forms ("limits"), and the
-            source of this list.
+            passes to the compiler ("operators", "types"), the operators that it passes under conditions only
+            ("limits"), and the source of this list.
     """
 
     name: str
