@@ -100,6 +100,8 @@ class Served:
 
     def _how_many(self, requests: Sequence[Feeds], members: Sequence[int]) -> int:
         """Returns how many requests, from the first of `members` on, fit into one batch; at least one."""
+        if self.deployment.max_batch == 1:  # the inputs may be scalars, which have no rows
+            return 1
         rows = 0
         for count, i in enumerate(members):
             rows += rows_of(requests[i])

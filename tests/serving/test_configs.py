@@ -188,6 +188,18 @@ def test_requests_are_split_into_batches_and_bad_ones_fail_alone(resnet: Path, t
         np.testing.assert_allclose(answer["logits"], wanted, atol=1e-4 * float(np.abs(wanted).max()))
 
 
+def test_requests_with_a_scalar_input_are_answered(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(model_from_text("g (float s, float[N] x) => (float[N] y) { y = Mul(s, x) }"), path)
+    deployment, _ = write(path, tmp_path / "out", "litserve")
+    assert deployment.max_batch == 1
+    served = Served(tmp_path / "out" / "m" / "1")
+    requests = [{"s": np.array(factor, np.float32), "x": np.ones(factor, np.float32)} for factor in (2, 3)]
+    for factor, answer in zip((2, 3), served.run_many(requests), strict=True):
+        assert isinstance(answer, dict)
+        np.testing.assert_array_equal(answer["y"], np.full(factor, factor, np.float32))
+
+
 def test_a_request_without_memory_is_no_mistake_of_the_client(tmp_path: Path) -> None:
     """A request for 2^50 elements fails alone; the other requests of the batch are answered."""
     path = tmp_path / "m.onnx"
