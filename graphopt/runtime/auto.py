@@ -18,6 +18,7 @@ from graphopt.targets.target import Target, parse_target
 
 _PROVIDERS = {"cpu": CPU, "rocm": "ROCMExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _DEVICES = {"gfx": "rocm", "sm_": "cuda"}
+_CDNA = ("gfx908", "gfx90a", "gfx94", "gfx95")
 
 
 def resolve_target(text: str) -> tuple[Target, str]:
@@ -54,9 +55,12 @@ def _without_kernels(target: Target) -> str:
     except RuntimeMissingError:
         return ""
     arch = target.arch.partition(":")[0]
-    # Code for gfx11-generic runs on gfx1103, code for gfx9-4-generic on gfx942 and gfx950.
+    # Code for gfx11-generic runs on gfx1103, and code for gfx9-4-generic on gfx942 and gfx950.
+    # CDNA does not run code for gfx9-generic.
     families = {name.removesuffix("-generic").replace("-", "") for name in code if name.endswith("-generic")}
     families |= {"gfx95"} if "gfx94" in families else set()
+    if arch.startswith(_CDNA):
+        families.discard("gfx9")
     if arch in code or any(arch.startswith(family) for family in families):
         return ""
     amd = target.device == "rocm"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from graphopt.runtime import auto
 from graphopt.runtime.routes import Reason, Route, missing_libraries, no_code_at_all, routes
 
 pytestmark = pytest.mark.once
@@ -184,3 +185,12 @@ def test_libraries_that_the_loader_does_not_find(tmp_path: Path) -> None:
     assert why is not None and why.code == "missing_libraries" and "libnowhere_at_all.so" in why.text
     told = found(shown(device(), rocm=["/opt/rocm/lib"]), rocm=needing)["rocm"].why_not()
     assert told is not None and told.code == "not_found" and "ldconfig" in told.remedy
+
+
+@pytest.mark.parametrize(
+    ("arch", "has_code"), [("gfx900", True), ("gfx90c", True), ("gfx90a", False), ("gfx942", False)]
+)
+def test_code_for_gfx9_generic_does_not_run_on_cdna(arch: str, has_code: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "gpu_routes", lambda: (Route("rocm", "", "", code=("gfx9-generic",)),))
+    _, why = auto.resolve_target(f"rocm:{arch}")
+    assert (why == "") == has_code
