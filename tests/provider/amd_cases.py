@@ -206,9 +206,7 @@ def warms_up_convolutions() -> dict[str, int]:
 
 
 def each_session_chooses() -> dict[str, Any]:
-    """Counts the library's matrix multiplications in sessions with different options, and collects errors of wrong
-    ones.
-    """
+    """Counts the library's matrix multiplications for different options; collects the errors of wrong options."""
     w = GENERATOR.standard_normal((64, 32)).astype(np.float32)
     model = model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": X}, ["y"], {"w": w})
     library = ctypes.CDLL(os.environ["STAND_IN_BLAS_LIBRARY"])
@@ -240,7 +238,7 @@ def properties_of_hip_5() -> dict[str, Any]:
 
 
 def binds_pinned_memory() -> dict[str, Any]:
-    """Binds inputs in memory pinned by the provider; returns its name and the number of waits for copies."""
+    """Binds inputs in memory pinned by the provider; returns the memory's name and the number of waits for copies."""
     import onnxruntime
     from onnxruntime.capi import onnxruntime_pybind11_state as binding_types
 

@@ -119,7 +119,7 @@ def uses_the_null_stream_and_events() -> dict[str, Any]:
 
 
 def waits_for_the_device() -> dict[str, Any]:
-    """During a capture each, performs typical actions of other threads of a server."""
+    """Performs typical actions of a server's other threads, each during a capture."""
     import onnxruntime as ort
 
     kept = {"tensor": on_device(), "pinned tensor": pinned(), "session": new_session()}
@@ -314,7 +314,7 @@ def products(model: bytes, sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def grows_a_workspace() -> dict[str, Any]:
-    """A matrix multiplication, a larger one that may need more scratch memory, and a replay of the first graph."""
+    """Runs a matrix multiplication, a larger one that may need more scratch memory, and then replays the first."""
     return products(dynamic_model([PRODUCT, *TAIL]), (32, 256, 32))
 
 

@@ -50,7 +50,8 @@ LOOP = onnx.parser.parse_model(
         }>
     }"""
 ).SerializeToString()
-DEVICE_LOST, CALL_FAILED, ABORT = 719, 304, -1  # launch failed (CUDA and HIP keep this error); system call failed
+# Results of the driver: a failed launch (CUDA and HIP keep this error), a failed system call; -1 aborts the process.
+DEVICE_LOST, CALL_FAILED, ABORT = 719, 304, -1
 
 
 class Driver:

@@ -88,7 +88,7 @@ def test_hip_counts_single_compute_units(flag: str, arch: str, amd: StandIn) -> 
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx1100"])
 def test_the_properties_of_hip_5(arch: str, amd: StandIn) -> None:
-    """The struct has another size and layout, and the query function of newer versions does not exist."""
+    """HIP 5's struct of device properties has another size and layout, and there is no newer query function."""
     outcome = amd.run("properties_of_hip_5", arch, "hip5").value
     (device,) = outcome["devices"]
     assert (device["arch"], device["compute_units"]) == (arch, PRODUCT_FACTS[arch][0])
@@ -102,7 +102,7 @@ def test_missing_properties_get_typical_values(amd: StandIn) -> None:
 
 
 def test_unsupported_gpus_are_named(amd: StandIn) -> None:
-    """The GPUs' generations have kernels, but their own matrix instructions have other layouts. No build helps."""
+    """No build supports these GPUs: other GPUs of their generations have matrix instructions of other layouts."""
     devices = {device["arch"]: device for device in amd.run("facts", ",".join(UNSUPPORTED)).value}
     assert [*devices] == UNSUPPORTED
     for arch, device in devices.items():
@@ -194,7 +194,7 @@ def test_a_gemm_that_rocblas_refuses(on_device: StandIn, tmp_path: Path) -> None
 
 
 def test_a_refused_gemm_is_planned_again(on_device: StandIn, tmp_path: Path) -> None:
-    """The plan made after a refusal counts as old as the refused one, so the next run plans again and calls rocBLAS."""
+    """After a refusal in the first run, the second run makes a new plan, which calls rocBLAS."""
     conv = convolutions(on_device, tmp_path, "gfx1201")
     more = {"ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1201"), **products(on_device), **conv}
     outcome = on_device.run("counts_calls_after_a_failure", "gfx1201", **more)

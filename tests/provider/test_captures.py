@@ -48,14 +48,14 @@ def test_the_null_stream_and_captured_events_are_not_used(driver: str, arch: str
 
 @pytest.mark.parametrize(("driver", "arch"), DRIVERS)
 def test_memory_is_in_use_until_a_stream_is_captured(driver: str, arch: str, captures: StandIn) -> None:
-    """The work of a stream is waited for before its capture, so its events count as done and are not queried."""
+    """The host waits for a stream before capturing it, so the stream's events count as done and are not queried."""
     errors = captures.run("uploads_before_a_capture", arch, driver, STAND_IN_LATE="1").value
     assert len(errors) == 4 and max(errors) < 1e-6, errors
 
 
 @pytest.mark.parametrize(("driver", "arch"), DRIVERS)
 def test_a_stream_is_usable_after_a_failed_capture(driver: str, arch: str, captures: StandIn) -> None:
-    """HIP makes the stream unusable until a capture of it succeeds; the run must continue, and a later run capture."""
+    """HIP refuses work on the stream until a capture of it succeeds. The run continues, and a later run captures."""
     found = captures.run("fails_in_a_capture", arch, driver).value
     assert not found["messages"] and found["error"] < 1e-6, found
     assert found["refused"] == 1 and found["captured"] > 0, found

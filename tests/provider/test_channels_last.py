@@ -271,7 +271,7 @@ def opened(model: bytes, options: Mapping[str, str]) -> dict[str, int]:
 
 
 # Number of layout changes of float16 images: at inputs and outputs, and beside the float32 sums of sd_block, which are
-# in channels-first layout. Where pixels become tokens there is none: those Transposes are views.
+# in channels-first layout. Transposes from pixels to tokens are views, without a layout change.
 CONVERTED = {"resnet18": 1, "resnet50": 1, "mobilenet_v2": 1, "unet": 2, "yolo": 3, "sd_block": 3, "vit": 1}
 
 

@@ -176,7 +176,7 @@ def test_int8_caches(kind: str, dtype: type, worker: ProcessPoolExecutor) -> Non
         assert outcome.on_device(op.name) == 1
         y, *caches = outcome.outputs
         for got, name in zip(caches, ("present_key", "present_value"), strict=True):
-            for b, end in enumerate(ends):  # a step of the scale apart where rounding decides
+            for b, end in enumerate(ends):  # rounding may change a value by one step
                 assert np.abs(got[b, :, :end].astype(int) - truth[name][b, :, :end]).max() <= (dtype == np.float16)
         want = truth["output"].astype(np.float64)
         seen = np.ones((B, S, 1), bool)
@@ -427,7 +427,7 @@ def test_matmul_nbits_of_no_columns_is_the_bias(rows: tuple[int, ...], bias: boo
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("g_idx", [False, True])
 def test_matmul_nbits_of_many_rows(dtype: type, g_idx: bool, worker: ProcessPoolExecutor) -> None:
-    """Without kernels on the matrix units for them, more than 32 rows are multiplied by dequantized weights."""
+    """Without a matrix-unit kernel for packed weights, more than 32 rows are multiplied by dequantized weights."""
     op, rng = CONTRIB[DOMAIN, "MatMulNBits"], np.random.default_rng(7)
     K, N, size = 76, 11, 16  # rows of B are not multiples of 16 bytes
     inputs: dict[str, Array] = {

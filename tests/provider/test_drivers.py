@@ -59,7 +59,7 @@ def test_a_copy_without_a_stream_waits_for_its_source(gpu: StandIn) -> None:
 def test_a_product_with_an_epilogue(
     mode: str, driver: str, arch: str, gpu: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The vendor's library computes the GEMM, or two launches if it has no such GEMM or computes it wrongly."""
+    """The vendor's library computes the GEMM; if it has no such GEMM or computes it wrongly, two launches do."""
     monkeypatch.setenv("STAND_IN_BLAS_LT", mode)
     monkeypatch.setenv("STAND_IN_BLAS_LT_LIBRARY", str(gpu.folder(driver) / EPILOGUES[driver]))
     (tmp_path / f"TensileLibrary_lazy_{arch}.dat").touch()
@@ -79,7 +79,7 @@ def test_a_product_with_an_epilogue(
 def test_convolutions_by_the_vendor_s_library(
     driver: str, arch: str, algorithms: str, gpu: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Our kernels compute convolutions that the library refuses, no library object leaks, and 1x1 ones are GEMMs."""
+    """Our kernels compute convolutions that the library refuses, 1x1 ones run as GEMMs, and no object leaks."""
     (tmp_path / "gfx1100.kdb").touch()
     monkeypatch.setenv("MIOPEN_SYSTEM_DB_PATH", str(tmp_path))
     monkeypatch.setenv("STAND_IN_DNN", algorithms)

@@ -71,8 +71,8 @@ def test_tokens_of_a_decoder_are_replays(mask: str, graphs: StandIn) -> None:
     outcome = graphs.run("generates_in_place", STAND_IN_MASK=mask)
     found = outcome.value
     assert found["same"] and found["compiled"] == 2 and found["refused"] == 0, found
-    # The prompt and the first token have separate plans, and the first token that a windowed cache has no row for. For
-    # each shape of the mask the lengths are planned again.
+    # One region has a plan for the prompt, one for the first token, and one for the first token that evicts one from a
+    # windowed cache. The region that computes lengths has a plan for each shape of the mask.
     plans = {"fixed": 3, "grows": 12, "windowed": 13}[mask]
     assert found["planned"] == found["launched"] == plans, found
     assert found["replayed"] + found["copied"] == 2 * 10 - plans, found

@@ -19,7 +19,7 @@ from tests.provider.worker import Array, model_of, run
 
 EXAMPLES = 150  # scripts/sweep runs 50,000
 WITH_BODIES = {"If", "Loop", "Scan"}  # tested by test_control_flow.py, since a body is not an attribute to damage
-# ONNX has no node tests of them; test_wrong_random_numbers does.
+# ONNX has no node tests of these operators; test_wrong_random_numbers tests them.
 RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 
 

@@ -1,4 +1,4 @@
-"""Matrix multiplications with weights that DequantizeLinear writes by blocks run on the kernels of MatMulNBits."""
+"""Matrix multiplications by weights that DequantizeLinear dequantizes in blocks run on MatMulNBits' kernels."""
 
 from __future__ import annotations
 

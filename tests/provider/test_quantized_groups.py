@@ -339,7 +339,7 @@ def test_integers_remain_in_channels_last(worker: ProcessPoolExecutor) -> None:
 
 
 def test_nodes_outside_of_groups_compute_in_float(worker: ProcessPoolExecutor) -> None:
-    """A value that another node or the caller reads, other scales of a bias, and asymmetric filters."""
+    """Tests a value that another node or the caller reads, a bias with other scales, and asymmetric filters."""
     x = np.random.default_rng(1).standard_normal((1, 16, 5, 5)).astype(np.float32)
     for change in ("reader", "bias", "zero"):
         net = Network(np.uint8, x)

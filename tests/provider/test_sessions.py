@@ -325,7 +325,7 @@ def test_library_after_the_provider(worker: ProcessPoolExecutor) -> None:
 
 
 def test_a_value_that_one_node_reads_on_the_host_and_on_the_device(worker: ProcessPoolExecutor) -> None:
-    """If a node reads a value on host and device, ONNX Runtime passes device memory for both: it runs on the CPU."""
+    """ONNX Runtime passes device memory to a node that reads a value on host and device: it runs on the CPU."""
     limit = np.asarray(0.5, np.float32)
     nodes = [
         helper.make_node("Clip", ["limit", "", "limit"], ["half"]),
