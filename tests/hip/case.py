@@ -25,10 +25,10 @@ class Case:
         plan: makes the plan for the facts of a device.
         prepare: makes the plan that prepares weights, if the operator has any.
         output_dtype: dtype of the outputs on the device, or a tuple with one for each output; None for that of
-        inputs[0].
+            inputs[0].
         tolerance: max |got - expected| <= tolerance * RMS(expected).
         by_row: whether RMS is that of a row (the last axis) instead of the whole output. For rows of very different
-        magnitude, where rounding errors of large rows exceed the RMS of small ones.
+            magnitude, where rounding errors of large rows exceed the RMS of small ones.
     """
 
     name: str

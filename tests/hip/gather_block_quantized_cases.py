@@ -82,6 +82,6 @@ def cases() -> Iterator[Case]:
         for i, table in enumerate(TABLES):
             for kind, bits in (("int4", 4), ("uint4", 4), ("uint8", 2), ("uint8", 4), ("uint8", 8)):
                 if kind == "uint8" and table.shape[-1] % (8 // bits):
-                    continue  # rows of whole bytes
+                    continue  # its rows must be whole bytes
                 name = f"gather_block_quantized_{suffix}-{kind}_{bits}-{i}"
                 yield case(name, dtype, table, bits, kind, i % 3 != 1, i % 2 == 1)

@@ -17,7 +17,7 @@ SHAPES: tuple[tuple[tuple[int, ...], float], ...] = (
     ((1,), 1), ((7,), 0.5), ((3, 5), 0.3), ((2, 3, 4, 5), 0.9), ((4097,), 0.02), ((90, 91), 0.5),
     ((3, 1, 2, 2, 3, 2), 0.5), ((300, 41), 1), ((64, 64), 0.001), ((2, 4104), 0.25), ((5, 1643), 0.25),
 )  # fmt: skip
-MANY_PARTS = PART * 2048 + 5  # parts that a work-group sums in two rounds
+MANY_PARTS = PART * 2048 + 5  # elements of as many parts as a work-group sums in two rounds
 TYPES = (np.bool_, np.float16, np.float32, np.int64)
 
 

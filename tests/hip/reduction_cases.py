@@ -28,13 +28,13 @@ REDUCED: tuple[tuple[tuple[int, ...], str], ...] = (
     ((4, 2, 3, 5), "R.R."), ((7, 3, 5, 2), "R.R."), ((2, 4, 3, 2), "R.R."),
     ((3, 5, 2, 7), "R.R."), ((2, 3, 4, 3), "R.R."), ((400, 700), "R."), ((2, 90, 3), ".R."),
 )  # fmt: skip
-# Reductions with a size that a work-item loads at once: all elements, a part, and a part after all.
+# A work-item loads 32 bytes at a time: reductions of whole loads, of a part of one, and of a part after whole loads.
 AT_ONCE: tuple[tuple[tuple[int, ...], str], ...] = (
     ((70, 64), ".R"), ((33, 512), ".R"), ((65, 128), ".R"), ((40, 16), ".R"), ((9, 32), ".R"), ((20, 8), ".R"),
     ((3, 4104), ".R"), ((2, 16, 40), ".R."), ((2, 17, 40), ".R."), ((1, 129, 9), ".R."),
 )  # fmt: skip
-# Long rows, which a work-group joins: in one step, in the first of two steps, and in the last one. Each with every way
-# to join.
+# Long rows, which a work-group joins: in one step, in the first of two steps, and in the last one. Each runs with
+# every operation of JOINS.
 LONG: tuple[tuple[tuple[int, ...], str], ...] = (((3, 601), ".R"), ((2, 2, 520), "R.R"), ((1, 8401), ".R"))
 JOINS = ("Sum", "Max", "Min", "Prod", "LogSumExp")
 ONNX_TYPES: dict[Any, int] = {

@@ -1,4 +1,4 @@
-"""The planner's choice of GEMM tiles on AMD, against both estimates written out again."""
+"""The planner's choice of GEMM tiles on AMD, against an independent implementation of both estimates."""
 
 from __future__ import annotations
 

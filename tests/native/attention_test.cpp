@@ -112,8 +112,8 @@ std::vector<Kernel<T>> kernels() {
   return found;
 }
 
-// kBrain: GEMMs with bfloat16 factors. The expected values do not round the probabilities, since kernels
-// round a multiple of them.
+// kBrain: the GEMMs' factors are bfloat16. The expected values are computed from exact probabilities, since
+// kernels round a multiple of the probabilities.
 template <class T, bool kBrain = false>
 void check(const Case& c) {
   if (only_tiles() && !kBrain) return;
@@ -263,7 +263,7 @@ void both(const Case& c) {
   check<float>(c);
   check<half>(c);
   static int n = 0;
-  if (n++ % 3 == 0) check<float, true>(c);  // it differs only in its GEMMs
+  if (n++ % 3 == 0) check<float, true>(c);  // bfloat16 differs from float only in the GEMMs
 }
 
 TEST_CASE("attention: shapes") {

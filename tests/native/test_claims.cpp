@@ -137,7 +137,7 @@ TEST_CASE("a node is on the device if its estimated time there, with copies, is 
   CHECK(sqrt == "the node takes an estimated 741 us on the device with copies, 269 us on the CPU");
   CHECK(refusal({"", "Sqrt", 13, {million}, {million}}, 1) == "");
   CHECK(refusal({"", "Sqrt", 13, {million}, {million}}, 2) == "fewer than 2 adjacent nodes (min_nodes)");
-  // A token's query meets 131,072 or 16 keys of a cache that stays on the device.
+  // The query of one token attends to 131,072 or 16 keys of a cache that is kept on the device.
   const auto attention = [&](int64_t keys) {
     const Value q = halves({1, 1, 4096}), k = halves({1, 1, 1024}), cache = halves({1, 8, keys, 128});
     return LoneNode("com.microsoft", "GroupQueryAttention", 1, {q, k, k, cache, cache, ints, ints},

@@ -87,7 +87,7 @@ void check_result(const ConvolutionProblem& p, const Operands& given, const std:
   CHECK(worst < 5e-5);
 }
 
-// Returns all implementations of a problem on this machine.
+// Returns the vectors of all implementations of a problem on this machine.
 std::vector<cpu::FusedConvVectors> ways(const ConvolutionProblem& p) {
   using Algorithm = cpu::FusedConvVectors;
   if (p.C == 1 && p.M == 1) return {Algorithm::kPixels};

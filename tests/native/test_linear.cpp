@@ -137,7 +137,7 @@ TEST_CASE("linear by Strassen's algorithm") {
   CHECK(large.rows(0, 101, 1) == large.rows(0, 101, 5));
 }
 
-// Strassen's sums would lose the digits of the smaller values.
+// Strassen's algorithm adds values of different magnitude, which would lose the digits of the smaller ones.
 TEST_CASE("linear of numbers that Strassen's algorithm must not add") {
   Large row, column_of_w, inner, nan, infinite;
   for (int k = 0; k < 512; ++k) row.x[40 * 512 + k] *= 1e4f;

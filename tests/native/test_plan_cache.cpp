@@ -29,7 +29,7 @@ TEST_CASE("plan cache keeps the most recently used plans") {
   for (uint64_t i = 0; i < PlanCache::kMaxPlans; ++i) put(cache, i);
   auto first = take(cache, 0);
   CHECK(first != nullptr);
-  CHECK(take(cache, 0) == nullptr);  // it is in use
+  CHECK(take(cache, 0) == nullptr);  // the plan is in use
   cache.put(std::move(first));
   put(cache, PlanCache::kMaxPlans);
   CHECK(take(cache, 1) == nullptr);  // the least recently used plan

@@ -179,7 +179,7 @@ TEST_CASE("quantized convolution of the largest bytes") {
 }
 
 TEST_CASE("quantized convolution of ties and of values beyond the levels") {
-  Convolution ties({1, 16, 16, 1, 3, 1, 1, 1}, false);  // steps of a half
+  Convolution ties({1, 16, 16, 1, 3, 1, 1, 1}, false);  // results are multiples of half a step of Y
   std::fill(ties.w.begin(), ties.w.end(), int8_t{1});
   std::fill(ties.w_scale.begin(), ties.w_scale.end(), 1.0f);
   std::fill(ties.bias.begin(), ties.bias.end(), 0);

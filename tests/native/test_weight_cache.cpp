@@ -42,7 +42,7 @@ TEST_CASE("weight cache compares content and frees") {
   CHECK(made == 1);
 }
 
-// In FNV-1a a change of a word can be cancelled by a change of the next word.
+// Two changed words can have the same FNV-1a hash as the original ones: the second change cancels the first.
 TEST_CASE("weight cache tells weights of one hash apart") {
   constexpr uint64_t kPrime = 1099511628211ull;
   cpu::WeightCache cache;

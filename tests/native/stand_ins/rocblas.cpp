@@ -46,7 +46,7 @@ struct Handle {
   void* stream = nullptr;
   void* workspace = nullptr;
   size_t bytes = 0;
-  bool is_own = true;  // the workspace is not the caller's
+  bool is_own = true;  // rocBLAS, not the caller, allocated the workspace
 
   // Whether this many bytes are available.
   bool reserve(size_t needed) {
