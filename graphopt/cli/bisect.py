@@ -90,7 +90,7 @@ def _bisect_providers(
         return
     say(f"[red]{plain(result.value)}[/] of {plain(result.node)}: {plain(result.summary)}", console)
     if result.alone:
-        say("it differs only as the model's single output: otherwise a provider fuses its node with readers", console)
+        say("it differs only as the model's single output: more outputs prevent a fusion with earlier nodes", console)
     _write_minimal(result.minimal, out)
     raise typer.Exit(1)
 

@@ -30,8 +30,10 @@ class FirstDifference:
         verdict: the verdict of `verify` on the whole model; if it is RANDOM, no provider is at fault.
         value: the first value that differs; None if the outputs are equal.
         node: the node that computes it, as "Conv 'layer1.conv'".
-        alone: whether it differs only as the single output, because a provider fuses its node with consumers.
-        summary: the summary of `verify` with this value as the output, or of the whole model if the outputs are equal.
+        alone: whether it differs only as the single output: more outputs prevent the fusion of its node with earlier
+            ones.
+        summary: the summary of `verify` with this value as the output; of the whole model if the outputs are equal, or
+            if `alone`.
         minimal: a model of that node alone; None if it cannot be cut out.
     """
 
@@ -96,8 +98,9 @@ def first_difference(
             if name in different:
                 return found(name, observed([name]).summary, alone=False)
     # Additional outputs prevent the fusion that causes the difference. A binary search with single outputs finds the
-    # value.
-    good, bad = -1, len(values) - 1
+    # value, up to the first output of the model that differs.
+    wrong = [values.index(row.name) for row in whole.rows if not row.equal and row.name in nodes]
+    good, bad = -1, min(wrong, default=len(values) - 1)
     while bad - good > 1:
         middle = (good + bad) // 2
         if observed([values[middle]]).verdict == Verdict.DIFFERENT:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
 import onnx_ir as ir
+import pytest
 
 from graphopt.debug.bisect import bisect
 from graphopt.debug.first_difference import first_difference
@@ -109,3 +111,21 @@ def test_a_random_model_has_no_culprit(graphopt_command: Callable[..., Any], tmp
     assert result.stdout.startswith("random after its one rewrite: ")
     result = graphopt_command("bisect", tmp_path / "in.onnx", "--providers", "cpu,cpu")
     assert (result.exit_code, result.stderr) == (EXIT_RANDOM, "") and result.stdout.startswith("random: ")
+
+
+def test_a_difference_by_fusion_is_not_blamed_on_an_equal_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only b differs, and only with a and b's node fused; the nodes of the other output come later."""
+
+    def verify(before: Any, after: Any, **options: Any) -> Any:
+        model = before if isinstance(before, ir.Model) else ir.serde.deserialize_model(before)
+        names = [value.name for value in model.graph.outputs]
+        wrong = names in (["b"], ["b", "f"])
+        rows = [SimpleNamespace(name=name, equal=not (wrong and name == "b")) for name in names]
+        verdict = Verdict.DIFFERENT if wrong else Verdict.EQUAL
+        return SimpleNamespace(verdict=verdict, rows=rows, summary="", feeds={})
+
+    monkeypatch.setattr("graphopt.debug.first_difference.verify", verify)
+    text = """g (float[2] x) => (float[2] b, float[2] f) {
+        a = Abs (x)  b = Neg (a)  c = Exp (x)  d = Neg (c)  e = Exp (d)  f = Neg (e) }"""
+    found = first_difference(model_from_text(text), ["cpu", "cpu"])
+    assert (found.value, found.alone) == ("b", True)
