@@ -153,7 +153,8 @@ def encode(
         The JSON of the response, and the binary data after it, which may be empty.
 
     Raises:
-        RequestError: the request names an unknown output, or its list of outputs does not follow the protocol.
+        RequestError: the request names an unknown output, its list of outputs does not follow the protocol, or JSON
+            cannot represent an element of an output.
     """
     requested = body.get("outputs") or [{"name": name} for name in outputs]
     is_list = isinstance(requested, list)
@@ -172,6 +173,9 @@ def encode(
             tail.append(_bytes(outputs[name]))
             found.append(answer | {"parameters": {"binary_data_size": len(tail[-1])}})
         else:
+            if outputs[name].dtype.kind == "f" and not np.isfinite(outputs[name]).all():
+                remedy = "; request binary data" if binary else ""
+                raise RequestError(f"output '{name}' has NaN or infinite elements, which JSON cannot represent{remedy}")
             found.append(answer | {"data": outputs[name].reshape(-1).tolist()})
     names = {"model_name": deployment.name, "model_version": str(deployment.version)}
     return {**names, "outputs": found} | ({"id": body["id"]} if "id" in body else {}), b"".join(tail)

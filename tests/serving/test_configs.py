@@ -321,6 +321,17 @@ def test_invalid_lists_of_outputs_are_refused(asked: Any) -> None:
         encode(Deployment("m", 1, tensors, tensors), {"y": np.zeros(1, np.float32)}, {"outputs": asked})
 
 
+@pytest.mark.parametrize("element", [np.nan, np.inf, -np.inf])
+def test_outputs_that_json_cannot_represent(element: float) -> None:
+    deployment = Deployment("m", 1, (), (Tensor("y", "FP32", (2,)),))
+    outputs = {"y": np.array([1, element], np.float32)}
+    with pytest.raises(RequestError, match=r"output 'y' has NaN or infinite elements.*; request binary data"):
+        encode(deployment, outputs, {})
+    answer, tail = encode(deployment, outputs, {"outputs": [{"name": "y", "parameters": {"binary_data": True}}]})
+    assert answer["outputs"][0]["parameters"] == {"binary_data_size": 8}
+    np.testing.assert_array_equal(np.frombuffer(tail, np.float32), outputs["y"])
+
+
 def test_numbers_of_every_type() -> None:
     for datatype, data in {
         "BOOL": [True, False],
