@@ -437,13 +437,13 @@ TEST_CASE("fused conv of many shapes") {
   problems[7].pad = ends[7] = {0, 1, 1};
   problems[8].pad = {0, 1, 2};
   problems[8].stride = {1, 2, 1};
-  problems[9].C = 96;  // strips of rows
+  problems[9].C = 96;  // computed in strips of rows
   problems[9].M = 5;
   problems[9].in = {1, 70, 61};
   problems[9].kernel = {1, 3, 3};
   problems[9].stride = {1, 2, 2};
   problems[9].pad = ends[9] = {0, 1, 1};
-  problems[10].C = 40;  // strips of columns
+  problems[10].C = 40;  // computed in strips of columns
   problems[10].M = 6;
   problems[10].in = {1, 1, 4001};
   problems[10].kernel = {1, 1, 5};
@@ -485,7 +485,7 @@ TEST_CASE("fused conv of many shapes") {
   problems[17].in = {1, 15, 20};
   problems[17].kernel = {1, 3, 4};
   problems[17].pad = ends[17] = {0, 1, 1};
-  problems[18].C = 3;  // every second element of some vectors
+  problems[18].C = 3;  // the stride uses every second element of some vectors
   problems[18].in = {1, 7, 101};
   problems[18].kernel = {1, 3, 3};
   problems[18].stride = {1, 2, 2};
@@ -495,7 +495,7 @@ TEST_CASE("fused conv of many shapes") {
       problems[i].out[axis] = problems[i].out_of(axis, ends[i][axis]);
     }
   }
-  // Applied before and after results leave the registers.
+  // The kernels apply some activations in registers, others to stored results.
   using Kind = ActivationKind;
   const Activation activations[] = {
       {Kind::kRelu, 0, 0}, {Kind::kLeakyRelu, -0.5f, 0}, {Kind::kClip, -0.25f, 0.5f}, {Kind::kSilu, 0, 0}};

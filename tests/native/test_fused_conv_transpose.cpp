@@ -146,7 +146,7 @@ std::vector<ConvolutionProblem> problems() {
 
 TEST_CASE("fused transposed conv of many shapes") {
   using Kind = ActivationKind;
-  // Applied before and after results leave the registers.
+  // The kernels apply some activations in registers, others to stored results.
   const Activation activations[] = {{},
                                     {Kind::kRelu, 0, 0},
                                     {Kind::kLeakyRelu, -0.5f, 0},
