@@ -34,6 +34,12 @@ def _gemm(node: ir.Node, y: Dims, a: Dims) -> int:
     return math.prod(y) * a[-2 if len(a) > 1 and _is_set(node, "transA") else -1]
 
 
+def _fused_matmul(node: ir.Node, y: Dims, a: Dims) -> int:
+    """Counts A [.., M, K], [.., K, M] with transA, [M, .., K] with transBatchA, or [K, .., M] with both."""
+    batch_first = len(a) > 2 and _is_set(node, "transA") and _is_set(node, "transBatchA")
+    return math.prod(y) * a[0] if batch_first else _gemm(node, y, a)
+
+
 def _standard_attention(node: ir.Node, y: Dims, q: Dims, k: Dims) -> int | None:
     """Returns None for a node with past keys, because q and k do not contain the number of past keys."""
     has_past = len(node.inputs) > 4 and node.inputs[4] is not None
@@ -64,7 +70,9 @@ _COUNTED: Mapping[tuple[str, str], _Formula] = {
     ("", "Gemm"): (_gemm, (0,)),
     ("com.microsoft", "FusedConv"): (_conv, (1,)),
     ("com.microsoft", "FusedGemm"): (_gemm, (0,)),
-    ("com.microsoft", "FusedMatMul"): (_gemm, (0,)),
+    ("com.microsoft", "FusedMatMul"): (_fused_matmul, (0,)),
+    ("com.microsoft", "NhwcConv"): (_conv, (1,)),
+    ("com.microsoft", "TransposeMatMul"): (_gemm, (0,)),
 }
 # Our operators by the start of their names, because suffixes add no multiplications. The first entry that matches is
 # used, so "FusedConvTranspose" comes before "FusedConv".
