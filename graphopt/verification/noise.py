@@ -643,15 +643,22 @@ class NoisyModel:
 
 
 def _terms(node: ir.Node, operand: int) -> int:
-    """Returns the number of products in each sum, from the shape of the weight that is multiplied by an operand."""
-    weights = (v.const_value for v in node.inputs[1 - operand :] if v is not None and v.is_initializer())
-    shape = next((tensor_dims(tensor) for tensor in weights if tensor is not None), ())
-    if node.op_type == "Conv" and len(shape) > 2:
+    """Returns the number of products in each sum, from the shape of the weight; USUAL_TERMS if it is unknown.
+
+    Args:
+        node: an operator of SUMS_OF_PRODUCTS.
+        operand: the index of the operand that the weight multiplies; the weight is the other one of the first two.
+    """
+    weight = node.inputs[1 - operand] if operand < 2 and len(node.inputs) > 1 else None
+    tensor = weight.const_value if weight is not None and weight.is_initializer() else None
+    shape, is_first = () if tensor is None else tensor_dims(tensor), operand == 1
+    if node.op_type == "Conv" and len(shape) > 2 and not is_first:
         return math.prod(shape[1:])
-    if node.op_type == "ConvTranspose" and len(shape) > 2:
+    if node.op_type == "ConvTranspose" and len(shape) > 2 and not is_first:
         return shape[0]
     if node.op_type == "Gemm" and len(shape) == 2:
-        return shape[1] if attribute_int(node, "transB", 0) else shape[0]
-    if node.op_type == "MatMul" and len(shape) >= 2:
-        return shape[-2]
+        transposed = attribute_int(node, "transA" if is_first else "transB", 0) != 0
+        return shape[1] if is_first != transposed else shape[0]
+    if node.op_type == "MatMul" and shape:
+        return shape[-1] if is_first or len(shape) == 1 else shape[-2]
     return USUAL_TERMS
