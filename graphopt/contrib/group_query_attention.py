@@ -132,8 +132,9 @@ def _clamps_padding_queries(call: Call[Any]) -> bool:
     """Returns whether queries in the padding after a sequence have the window of the sequence's last token.
 
     onnxruntime 1.32 has two CPU kernels. The kernel without flash attention uses the window of the last token. The
-    kernel with flash attention moves the window past the end of the sequence; if no key is left, the output is 0. It
-    runs in float32 if both caches are outputs and there is no soft cap, sink or output_qk.
+    flash-attention kernel moves the window past the end of the sequence; if no key is left, the output is 0. The
+    flash-attention kernel runs if the type is float32, both caches are outputs, and soft cap, sink and output_qk are
+    absent.
     """
     return bool(
         call.attribute("softcap", 0.0)
