@@ -696,6 +696,15 @@ def test_a_residual_of_a_fused_layer_is_added_in_float32() -> None:
     assert verify(before, after).equal
 
 
+def test_a_layer_of_zeros_with_an_operand_beyond_the_range() -> None:
+    """The result is 0 in all runs, so no power of two is needed for it."""
+    graph = "g (float[N, 8] x) => (float[N, 8] y) { h = MatMul(x, v)  y = MatMul(h, w) }"
+    before = model_from_text(graph, {"v": 9000 * weight(8, 8), "w": np.zeros((8, 8), np.float32)})
+    after, report = convert(before)
+    assert "'h' reaches" in refusals(report)["RANGE"]
+    assert not run(after, {"x": weight(2, 8)})[0].any()
+
+
 @pytest.mark.parametrize("name", ["stream", "gpt2", "mobilenet_v2"])
 def test_values_within_the_range_leave_the_file_as_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = stream(9) if name == "stream" else ZOO[name](small=True, dynamic=True)

@@ -44,4 +44,4 @@ class ActivationRanges:
 
 def power_that_fits(largest: float) -> int:
     """Returns the least k >= 0 with `largest` / 2^k <= float16's limit / `SCALED_MARGIN`."""
-    return max(0, math.ceil(math.log2(largest * SCALED_MARGIN / LARGEST)))
+    return max(0, math.ceil(math.log2(largest * SCALED_MARGIN / LARGEST))) if largest > 0 else 0
