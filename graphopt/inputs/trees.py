@@ -213,19 +213,22 @@ def _decisions(nodes: Mapping[int, _Node], roots: Sequence[int]) -> Sequence[Dec
 def rows_of(ensembles: Sequence[Ensemble]) -> list[dict[tuple[str, int], float]]:
     """Returns test rows: three or more for each of at most `MOST_DECISIONS` decisions of these ensembles.
 
-    Decisions on unknown columns get no rows.
+    Decisions on unknown columns, and decisions with a threshold of NaN, get no rows.
 
     Returns:
         For each row, (input, column) -> element; the caller draws the other elements.
     """
+    every = [
+        (trees, decision)
+        for trees in ensembles
+        for decision in trees.decisions
+        if decision.feature in trees.columns and not math.isnan(decision.threshold)
+    ]
     thresholds: dict[tuple[str, int], set[float]] = {}
-    for trees in ensembles:
-        for decision in trees.decisions:
-            if decision.feature in trees.columns:
-                column = trees.columns[decision.feature]
-                thresholds.setdefault((column.input, column.index), set()).add(column.solve(decision.threshold))
+    for trees, decision in every:
+        column = trees.columns[decision.feature]
+        thresholds.setdefault((column.input, column.index), set()).add(column.solve(decision.threshold))
     ordered = {feature: sorted(numbers) for feature, numbers in thresholds.items()}
-    every = [(trees, d) for trees in ensembles for d in trees.decisions if d.feature in trees.columns]
     chosen = every[:: max(1, math.ceil(len(every) / MOST_DECISIONS))]
     rows = []
     for trees, decision in chosen:

@@ -174,6 +174,14 @@ def test_decisions_without_an_order_restrict_no_element(holds: bool) -> None:
     assert len(rows) == 3 and all(row.keys() == {("x", 1)} for row in rows)
 
 
+def test_a_decision_with_a_threshold_of_nan_gets_no_row() -> None:
+    """NaN occurs as the split of BRANCH_MEMBER, and no element is next to it."""
+    decisions = [Decision(0, float("nan"), "BRANCH_MEMBER", ()), Decision(0, 2.0, "BRANCH_LEQ", ())]
+    rows = rows_of([Ensemble({0: Column("x", 0)}, decisions)])
+    near = {float(np.nextafter(np.float32(2), np.float32(limit))) for limit in (-9, 9)}
+    assert {row["x", 0] for row in rows} == {2.0, *near}
+
+
 @pytest.mark.parametrize("path", ["Scaler", "Concat", "Sub"])
 def test_thresholds_of_trees_after_other_operators(path: str) -> None:
     """x1 reaches 3.25 through a Scaler, a Concat of columns or a difference in front of the tree."""
