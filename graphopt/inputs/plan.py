@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -139,6 +139,17 @@ class Case:
     feeds: Feeds
     about: str = ""
     fits: bool = True
+
+
+def map_arrays(feeds: Mapping[str, Any], function: Callable[[Any], Any]) -> Feeds:
+    """Applies a function to each array of some feeds, also to the elements of sequences; absent optionals are kept."""
+
+    def mapped(value: Any) -> Any:
+        if isinstance(value, list):
+            return [mapped(element) for element in value]
+        return function(value) if isinstance(value, np.ndarray | np.generic) else value
+
+    return {name: mapped(value) for name, value in feeds.items()}
 
 
 @dataclass(frozen=True)

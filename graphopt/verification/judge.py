@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from graphopt.errors import VerifyError
-from graphopt.inputs.plan import Case
+from graphopt.inputs.plan import Case, map_arrays
 from graphopt.metadata import Numerics
 from graphopt.precision.float16.constants import LARGEST
 from graphopt.precision.float16.ranges import MARGIN
@@ -395,7 +395,7 @@ def _agrees_in_single(pair: Pair, run: ComparedRun) -> list[bool]:
     got = run_case(open_session(pair.after.source, run.mode), run.case, half_io=pair.half_io)
     if isinstance(got, str):
         return []
-    feeds = {n: a.astype(np.float32) if a.dtype.kind in "fV" else a for n, a in run.case.feeds.items()}
+    feeds = map_arrays(run.case.feeds, lambda a: a.astype(np.float32) if a.dtype.kind in "fV" else a)
     try:
         wide = run_case(open_session(widened(pair.before.whole)), Case(run.case.name, feeds))
     except VerifyError as error:

@@ -374,13 +374,19 @@ USUAL_FLOAT, USUAL_INTEGER = 8.0, 1 << 20
 
 def is_usual(case: Case) -> bool:
     """Returns whether all elements are as small as normally distributed floats, or as indices of a table."""
-    for array in map(np.asarray, case.feeds.values()):
+    for array in _arrays(case):
         if array.dtype.kind in "fViu":
             wide = array.astype(np.float64)
             limit = USUAL_INTEGER if array.dtype.kind in "iu" else USUAL_FLOAT
             if np.abs(wide[np.isfinite(wide)]).max(initial=0.0) > limit:
                 return False
     return True
+
+
+def _arrays(case: Case) -> list[npt.NDArray[Any]]:
+    """Returns the arrays of a case, with the elements of sequences."""
+    values = (v for value in case.feeds.values() for v in (value if isinstance(value, list) else [value]))
+    return [np.asarray(value) for value in values if value is not None]
 
 
 def with_largest_elements(cases: Sequence[Case], count: int) -> list[Case]:
@@ -391,7 +397,7 @@ def with_largest_elements(cases: Sequence[Case], count: int) -> list[Case]:
     """
     best: dict[int, tuple[int, Case]] = {}
     for case in cases:
-        arrays = [np.asarray(a) for a in case.feeds.values()]
+        arrays = _arrays(case)
         numbers = [np.abs(a[np.isfinite(a)].astype(np.float32)) for a in arrays if a.dtype.kind in "fViu"]
         power = sum(math.floor(math.log10(max(1.0, float(a.max(initial=0))))) for a in numbers)
         size = sum(a.size for a in arrays)

@@ -37,6 +37,7 @@ from graphopt.graph.operators.arguments import signature
 from graphopt.graph.operators.traits import DATA_MOVEMENT, RECURRENT
 from graphopt.graph.traversal import bodies, is_external, tensor_array, tensor_dims
 from graphopt.graph.view import attribute_float, attribute_int, is_float
+from graphopt.inputs.plan import map_arrays
 from graphopt.verification.compare import FACTOR, FUNCTION_FLOOR, GATE_FLOOR, PARTIAL_SUMS, SINGLE, Rounding
 from graphopt.verification.run import MAX_WEIGHTS_READ, weights_in_files
 from graphopt.verification.variants import editor_of_copy, with_exact_sums
@@ -167,10 +168,10 @@ def is_exact_factor(tensor: ir.TensorProtocol) -> bool:
     return bool(np.isin(np.abs(fraction), (0, 0.5)).all())
 
 
-def rounded_feeds(feeds: Mapping[str, Array], rounding: Rounding, seed: int) -> dict[str, Array]:
+def rounded_feeds(feeds: Mapping[str, Any], rounding: Rounding, seed: int) -> dict[str, Any]:
     """Returns inputs rounded at random."""
     rng = np.random.default_rng([seed, 1])
-    return {n: with_noise(a, rounding.unit, rng) if a.dtype.kind in "fV" else a for n, a in feeds.items()}
+    return map_arrays(feeds, lambda a: with_noise(a, rounding.unit, rng) if a.dtype.kind in "fV" else a)
 
 
 def with_noise(array: Array, unit: float, rng: np.random.Generator) -> Array:

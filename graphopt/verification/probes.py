@@ -31,7 +31,7 @@ from graphopt.graph.operators.traits import CONTROL_FLOW
 from graphopt.graph.traversal import bodies
 from graphopt.graph.view import FLOATS, is_op
 from graphopt.inputs.given import given_cases
-from graphopt.inputs.plan import FIRST_CASES, Case, InputOptions, plan
+from graphopt.inputs.plan import FIRST_CASES, Case, InputOptions, map_arrays, plan
 from graphopt.ops import DOMAIN
 from graphopt.precision.float16.constants import LARGEST
 from graphopt.precision.float16.ranges import ActivationRanges
@@ -274,7 +274,7 @@ def largest_in_single(model: ComparedModel, values: Collection[str], case: Case)
         raise VerifyError("the weights do not fit into memory")
     copy, scalars, _ = with_ranges(widened(model.whole), values)
     names = [str(o.name) for o in copy.graph.outputs]
-    feeds = {n: a.astype(np.float32) if a.dtype == np.float16 else a for n, a in case.feeds.items()}
+    feeds = map_arrays(case.feeds, lambda a: a.astype(np.float32) if a.dtype == np.float16 else a)
     outputs = run_case(open_session(copy), Case(case.name, feeds))
     if isinstance(outputs, str):
         raise VerifyError(outputs)

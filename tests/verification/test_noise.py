@@ -1,4 +1,4 @@
-"""The number of products in each sum, which determines the noise of partial sums."""
+"""Noise: the number of products in each sum, which scales the noise of partial sums, and inputs that are sequences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from graphopt import verify
 from graphopt.verification.noise import USUAL_TERMS, _terms
+from tests.rewriting import model_from_text
 
 K = 5
 
@@ -45,3 +47,18 @@ def test_terms_of_a_sum(
     inputs[position] = _weight(*dims)
     node = ir.node(op_type, inputs, attributes)
     assert _terms(node, 1 if position == 0 else 0) == terms
+
+
+def test_inputs_that_are_sequences_are_rounded() -> None:
+    """The arrays of the sequence have different shapes."""
+    rng = np.random.default_rng(0)
+    v, w = (rng.standard_normal((8, 8)).astype(np.float32) for _ in range(2))
+    graph = """g (seq(float[M, 8]) s) => (float[N, 8] y) {
+        last = Constant<value_int = 1>()  x = SequenceAt(s, last)  BODY
+    }"""
+    before = model_from_text(graph.replace("BODY", "h = MatMul(x, v)  y = MatMul(h, w)"), {"v": v, "w": w})
+    for factor, equal in ((1, True), (1.01, False)):
+        folded = (factor * v.astype(np.float64) @ w).astype(np.float32)
+        after = model_from_text(graph.replace("BODY", "y = MatMul(x, vw)"), {"vw": folded})
+        given = [rng.standard_normal((n, 8)).astype(np.float32) for n in (3, 5)]
+        assert verify(before, after, inputs={"s": given}).equal == equal
