@@ -16,6 +16,7 @@ Why it is legal: each step is rewritten by an identity of real numbers, or refus
     - FusedAttention performs the Transposes of Q, K, V and the result itself: their perms compose.
     - Additive terms and masks keep their values. If there are several, new nodes before the fused node combine them.
     - s m + c (1 - m) = where(m, s, c) if every element of m is 0 or 1.
+    - A constant term of zeros and a constant mask that keeps every score have no effect.
     - No kept node reads a removed value, and no removed value is a graph output.
 """
 
@@ -58,7 +59,7 @@ from graphopt.passes.attention.operands import (
     score_axes,
     value_and_result,
 )
-from graphopt.passes.attention.order import apply_steps, find_causal, mask_values_refusal
+from graphopt.passes.attention.order import apply_steps, drop_zero_terms, find_causal, mask_values_refusal
 from graphopt.passes.attention.paths import ScorePath, find_context, find_scores, path_cost, require_last_axis
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
@@ -89,7 +90,7 @@ class FuseAttention(Pass[Attention, Attention]):
         """
         if node.op_type == "Attention":
             found = absorb_operands(read_attention_node(node, editor), editor)
-            return _typed(found if found.packed else absorb_result(found), editor)
+            return _typed(drop_zero_terms(found if found.packed else absorb_result(found)), editor)
         context_path = find_context(node, editor)
         if context_path is None:
             return None
@@ -206,7 +207,7 @@ def _read(softmax: ir.Node, path: ScorePath, context_path: ContextPath, graph: G
         guard=context_path.guard,
     )
     found = absorb_operands(apply_steps(found, steps, context_path.nodes), graph)
-    return _typed(find_causal(absorb_result(found)), graph)
+    return _typed(find_causal(drop_zero_terms(absorb_result(found))), graph)
 
 
 # -- legality ----------------------------------------------------------------------------------------------------------

@@ -411,7 +411,7 @@ def test_constant_causal_mask(rows: int, value: float, kind: str) -> None:
     if kind != "bias":
         constants["c"] = np.asarray(value, np.float32)
     model = core(between, constants, rows=str(rows), keys="7")
-    check(model, operands(S=rows), "FusedAttentionCausal", rest=[])
+    check(model, operands(S=rows), "FusedAttention" if rows == 1 else "FusedAttentionCausal", rest=[])
 
 
 def test_masks_that_are_not_causal_for_sure() -> None:
@@ -428,6 +428,41 @@ def test_masks_that_are_not_causal_for_sure() -> None:
     model = core(between, {"m": np.where(lowest < 0, -np.inf, 0).astype(np.float32)}, rows="5", keys="7",
                  extra=", float[B, 1, 1, 7] pad")  # fmt: skip
     check(model, {**operands(), "pad": pad}, "FusedAttentionBiasCausal", rest=[])
+
+
+@pytest.mark.parametrize(
+    ("between", "constants"),
+    [
+        ("a = Add(s, m)", {"m": np.zeros((1, 1, 5, 7), np.float32)}),
+        ("a = Where(m, s, c)", {"m": np.ones((1, 1, 5, 1), np.bool_), "c": np.float32(-np.inf)}),
+        ("a = Where(m, c, s)", {"m": np.zeros((7,), np.bool_), "c": np.float32(-1e4)}),
+        (
+            "e = Expand(m, shape)  w = Where(e, zero, c)  a = Add(s, w)",
+            {"m": np.ones((1, 1, 5, 1), np.bool_), "shape": np.array([2, 1, 5, 7]), "zero": np.float32(0),
+             "c": np.float32(LOWEST)},
+        ),
+    ],
+)  # fmt: skip
+def test_constant_masks_without_effect(between: str, constants: dict[str, Array]) -> None:
+    model = core(between + "\n p = Softmax <axis = -1> (a)", constants, dims="2, 4", rows="5", keys="7")
+    check(model, operands(), rest=[])
+
+
+def test_constant_masks_with_effect() -> None:
+    """One hidden score, a term that is not 0 and, with an unknown batch, a mask that may repeat the scores."""
+    softmax = "\n p = Softmax <axis = -1> (a)"
+    mask = np.ones((1, 1, 5, 7), np.bool_)
+    mask[..., 2, 3] = False
+    model = core("a = Where(m, s, c)" + softmax, {"m": mask, "c": np.float32(-1e9)}, rows="5", keys="7")
+    check(model, operands(), "FusedAttentionMask", rest=[])
+    check(
+        core("a = Add(s, m)" + softmax, {"m": np.full((5, 7), 1e-3, np.float32)}, rows="5", keys="7"),
+        operands(),
+        "FusedAttentionBias",
+        rest=[],
+    )
+    after = fuse(core("a = Add(s, m)" + softmax, {"m": np.zeros((2, 1, 5, 7), np.float32)}, rows="5", keys="7"))
+    assert "FusedAttention" not in after.op_types
 
 
 def test_many_tokens_need_no_memory() -> None:
@@ -833,6 +868,18 @@ def test_attention_node(opset: int, mask: str, heads: int) -> None:
     want = specified(feeds, 0.4, 9.0)
     for library in (False, True):
         np.testing.assert_allclose(run_anywhere(after.proto, feeds, library=library)[0], want, atol=2e-5)
+
+
+def test_attention_node_with_a_mask_that_keeps_all_scores() -> None:
+    text = """g (float[B, 4, 5, 8] q, float[B, 4, 7, 8] k, float[B, 4, 7, 6] v) => (float[B, 4, 5, 6] o) {
+      o = Attention(q, k, v, m) }"""
+    after = fuse(model_from_text(text, {"m": np.ones((1, 1, 5, 7), np.bool_)}, 23))
+    assert after.op_types == ["FusedAttentionGuard"]
+    feeds = operands()
+    for library in (False, True):
+        np.testing.assert_allclose(
+            run_anywhere(after.proto, feeds, library=library)[0], specified(feeds, 8**-0.5), atol=2e-5
+        )
 
 
 def test_causal_attention_node() -> None:

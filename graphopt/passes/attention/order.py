@@ -9,9 +9,10 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.graph.view import GraphView
+from graphopt.graph.shapes.sizes import ONE
+from graphopt.graph.view import GraphView, producer_of
 from graphopt.passes.attention.mask_factor import condition_of, hidden_value
-from graphopt.passes.attention.match import Attention, Condition, score_dims, terms_and_conditions
+from graphopt.passes.attention.match import MAX_PATH, Attention, Condition, Term, score_dims, terms_and_conditions
 from graphopt.passes.attention.readings import Add, ScoreFactor, Step, Unchanged
 from graphopt.passes.attention.scores import Scores
 from graphopt.remarks import Code, Refusal
@@ -64,6 +65,52 @@ def mask_values_refusal(steps: Sequence[Step], graph: GraphView) -> Refusal | No
         constant = graph.is_constant(factor.operand)
         if not constant and hidden_value(factor.operand, term.operand, term.number, graph):
             return Refusal(Code.MASK_VALUES, f"{factor.operand.name} may have elements other than 0 and 1", factor.node)
+    return None
+
+
+def drop_zero_terms(found: Attention) -> Attention:
+    """Removes the terms that add 0 to every score and the masks that keep every score, if they are constant.
+
+    Exporters write them for models without padding. A term that is larger than the scores remains, because it repeats
+    them.
+    """
+    if found.window is not None:  # its variants have the guard of an Attention node only with a bias or a mask
+        return found
+    base = score_dims(found)
+
+    def has_effect(term: Term | Condition) -> bool:
+        dims = found.graph.shapes.dims(term.value) if term.view is None else None
+        if dims is None or len(dims) > len(base):
+            return True
+        if any(size not in (ONE, of_scores) for size, of_scores in zip(reversed(dims), reversed(base))):
+            return True
+        number = _only_number(term.value, found.graph)
+        keeps = term.keeps if isinstance(term, Condition) else None if term.mask is None else term.mask[1]
+        return number is None or (number != 0 if keeps is None else bool(number) != keeps)
+
+    return replace(
+        found,
+        terms=tuple(filter(has_effect, found.terms)),
+        conditions=tuple(filter(has_effect, found.conditions)),
+    )
+
+
+def _only_number(value: ir.Value | None, graph: GraphView) -> float | None:
+    """Returns the number that all elements of a constant have, or None."""
+    for _ in range(MAX_PATH):
+        array = graph.constant(value)
+        if array is not None:
+            first = array.reshape(-1)[:1]
+            return float(first[0]) if array.size and np.all(array == first) else None
+        node = producer_of(value, "Cast", "Expand", "Identity", "Reshape", "Unsqueeze", "Where")
+        if node is None:
+            return None
+        value = node.inputs[0]
+        if node.op_type == "Where":
+            condition = _only_number(value, graph)
+            if condition is None:
+                return None
+            value = node.inputs[1 if condition else 2]
     return None
 
 
