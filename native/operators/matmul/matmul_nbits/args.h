@@ -34,13 +34,11 @@ constexpr int kNBitsTileRows = 16;
 // The number of weights of a column that a work-item loads at once: 8 bytes of 2 bits, or 16 bytes of 4 or 8 bits.
 constexpr int row_elements(int bits) { return bits == 8 ? 16 : 32; }
 // The number of such loads of a column in a slice of K, if a work-item multiplies them by `rows` rows of A. More loads
-// would need too many registers for elements of A.
-constexpr int row_loads(int bits, int rows) { return row_elements(bits) * rows <= 32 ? 2 : 1; }
-// The maximum number of work-items of a work-group. blocks: the number of blocks in a load; rows: 8 or 16, the maximum
-// number of rows of A. With 256 work-items the kernel may use more registers.
-constexpr int row_threads(int bits, int blocks, int rows) {
-  return blocks == 1 && !(bits == 8 && rows == 16) ? 512 : 256;
-}
+// would need too many registers.
+constexpr int row_loads(int rows) { return rows == 1 ? 2 : 1; }
+// The maximum number of work-items of a work-group, by the number of blocks in a load. With 256 work-items the kernel
+// may use more registers.
+constexpr int row_threads(int blocks) { return blocks == 1 ? 512 : 256; }
 
 struct NBitsRowsArgs : Arguments<6, 112> {
   In a;

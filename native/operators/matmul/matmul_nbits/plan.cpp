@@ -120,13 +120,13 @@ Plan rows_plan(const NBitsProblem& p, const DeviceFacts& device) {
   const bool nvidia = architecture(device.arch).matrix == hip::Matrix::kMma;
   const bool eight = p.M <= 8 && nvidia;
   const auto blocks = static_cast<int>(blocks_in_load(p));
-  const int64_t max_threads = hip::row_threads(p.bits, blocks, eight ? 8 : 16);
+  const int64_t max_threads = hip::row_threads(blocks);
   const std::string layout = std::to_string(p.bits) + "x" + std::to_string(blocks);
   const char* const name =
       kernel_name({eight ? "matmul_nbits_eight_rows_" : "matmul_nbits_rows_", layout, "_f16"});
   // As in rows.hip: the bytes of the sums of a wave and a tile, and the length of a slice of K.
   const int64_t sums = eight ? 512 : 1024;
-  const int64_t slice = 4 * hip::row_elements(p.bits) * hip::row_loads(p.bits, nvidia && !eight ? 2 : 1);
+  const int64_t slice = 4 * hip::row_elements(p.bits) * hip::row_loads(nvidia && !eight ? 2 : 1);
   const RowsGrid grid = choose_rows_grid(p, divide_up(p.K, slice), max_threads / device.wave, sums, device);
   hip::NBitsRowsArgs args = {};
   fill(args, p, true);

@@ -26,7 +26,7 @@ class NBitsRows {
   static constexpr int kPairs = Dequantizer<kBits>::kPairs;
   // Words of weights for one multiplication.
   static constexpr int kWords = Instruction::kPairs > kPairs ? Instruction::kPairs / kPairs : 1;
-  static constexpr int kElements = row_elements(kBits), kLoads = row_loads(kBits, kRightLines);
+  static constexpr int kElements = row_elements(kBits), kLoads = row_loads(kRightLines);
   static constexpr int kLoadWords = kElements * kBits / 32;
   static constexpr int kPart = kElements * kParts;  // length along K of one load of a wave
   static constexpr int kSlice = kPart * kLoads;
@@ -233,26 +233,26 @@ DEVICE void matmul_nbits_rows(const NBitsRowsArgs& args) {
 using namespace graphopt::hip;
 
 #if GRAPHOPT_MATRIX_F16
-KERNEL_OF(matmul_nbits_rows_2x1_f16, (matmul_nbits_rows<2, 1, 16>), (row_threads(2, 1, 16)), NBitsRowsArgs, a,
-          b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_rows_2x2_f16, (matmul_nbits_rows<2, 2, 16>), (row_threads(2, 2, 16)), NBitsRowsArgs, a,
-          b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_rows_4x1_f16, (matmul_nbits_rows<4, 1, 16>), (row_threads(4, 1, 16)), NBitsRowsArgs, a,
-          b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_rows_4x2_f16, (matmul_nbits_rows<4, 2, 16>), (row_threads(4, 2, 16)), NBitsRowsArgs, a,
-          b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_rows_8x1_f16, (matmul_nbits_rows<8, 1, 16>), (row_threads(8, 1, 16)), NBitsRowsArgs, a,
-          b, scales, zero_points, bias, y)
+KERNEL_OF(matmul_nbits_rows_2x1_f16, (matmul_nbits_rows<2, 1, 16>), row_threads(1), NBitsRowsArgs, a, b,
+          scales, zero_points, bias, y)
+KERNEL_OF(matmul_nbits_rows_2x2_f16, (matmul_nbits_rows<2, 2, 16>), row_threads(2), NBitsRowsArgs, a, b,
+          scales, zero_points, bias, y)
+KERNEL_OF(matmul_nbits_rows_4x1_f16, (matmul_nbits_rows<4, 1, 16>), row_threads(1), NBitsRowsArgs, a, b,
+          scales, zero_points, bias, y)
+KERNEL_OF(matmul_nbits_rows_4x2_f16, (matmul_nbits_rows<4, 2, 16>), row_threads(2), NBitsRowsArgs, a, b,
+          scales, zero_points, bias, y)
+KERNEL_OF(matmul_nbits_rows_8x1_f16, (matmul_nbits_rows<8, 1, 16>), row_threads(1), NBitsRowsArgs, a, b,
+          scales, zero_points, bias, y)
 #endif
 #if defined(__CUDACC__)
-KERNEL_OF(matmul_nbits_eight_rows_2x1_f16, (matmul_nbits_rows<2, 1, 8>), (row_threads(2, 1, 8)),
-          NBitsRowsArgs, a, b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_eight_rows_2x2_f16, (matmul_nbits_rows<2, 2, 8>), (row_threads(2, 2, 8)),
-          NBitsRowsArgs, a, b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_eight_rows_4x1_f16, (matmul_nbits_rows<4, 1, 8>), (row_threads(4, 1, 8)),
-          NBitsRowsArgs, a, b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_eight_rows_4x2_f16, (matmul_nbits_rows<4, 2, 8>), (row_threads(4, 2, 8)),
-          NBitsRowsArgs, a, b, scales, zero_points, bias, y)
-KERNEL_OF(matmul_nbits_eight_rows_8x1_f16, (matmul_nbits_rows<8, 1, 8>), (row_threads(8, 1, 8)),
-          NBitsRowsArgs, a, b, scales, zero_points, bias, y)
+KERNEL_OF(matmul_nbits_eight_rows_2x1_f16, (matmul_nbits_rows<2, 1, 8>), row_threads(1), NBitsRowsArgs, a, b,
+          scales, zero_points, bias, y)
+KERNEL_OF(matmul_nbits_eight_rows_2x2_f16, (matmul_nbits_rows<2, 2, 8>), row_threads(2), NBitsRowsArgs, a, b,
+          scales, zero_points, bias, y)
+KERNEL_OF(matmul_nbits_eight_rows_4x1_f16, (matmul_nbits_rows<4, 1, 8>), row_threads(1), NBitsRowsArgs, a, b,
+          scales, zero_points, bias, y)
+KERNEL_OF(matmul_nbits_eight_rows_4x2_f16, (matmul_nbits_rows<4, 2, 8>), row_threads(2), NBitsRowsArgs, a, b,
+          scales, zero_points, bias, y)
+KERNEL_OF(matmul_nbits_eight_rows_8x1_f16, (matmul_nbits_rows<8, 1, 8>), row_threads(1), NBitsRowsArgs, a, b,
+          scales, zero_points, bias, y)
 #endif
