@@ -95,6 +95,14 @@ def test_slice_refuses_an_axis_that_is_named_twice(worker: ProcessPoolExecutor) 
         worker.submit(run, model, inputs, ALONE).result()
 
 
+@pytest.mark.parametrize("target", [[-2, -2], [-1, -4, -1], [-1, -1]])
+def test_reshape_refuses_a_target_with_negative_dims(target: list[int], worker: ProcessPoolExecutor) -> None:
+    inputs: dict[str, Array] = {"x": np.ones(4, np.float32), "shape": np.array(target)}
+    model = model_of([helper.make_node("Reshape", ["x", "shape"], ["y"])], inputs, ["y"])
+    with pytest.raises(Exception, match="has a negative dim"):
+        worker.submit(run, model, inputs, ALONE).result()
+
+
 @pytest.mark.parametrize("axis", [3, -3, 2**63 - 1, -(2**63)])
 def test_flatten_refuses_an_axis_beyond_the_rank(axis: int, worker: ProcessPoolExecutor) -> None:
     inputs = {"x": np.ones((2, 3), np.float32)}

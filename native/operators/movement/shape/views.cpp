@@ -6,6 +6,7 @@ namespace graphopt {
 namespace {
 
 Shape checked(const Shape& y, const Shape& x) {
+  for (size_t d = 0; d < y.rank(); ++d) throw_if(y[d] < 0, "the shape ", y, " has a negative dim");
   throw_if(y.elements() != x.elements(), "the shape ", y, " does not have as many elements as ", x);
   return y;
 }
