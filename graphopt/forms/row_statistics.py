@@ -85,7 +85,7 @@ def match_row_norm(sqrt: ir.Node, editor: Editor) -> RowNorm | None:
     if centred is not None:
         mean, centre, x, axes, rank = centred
         return RowNorm((mean, centre, *nodes), x, division[-1].outputs[0], axes, rank, deviation.epsilon, base)
-    rank = _rank(base, editor)
+    rank = editor.shapes.rank(base)
     own = reduced_axes(deviation.mean_square, rank, editor)
     if own is None or not attribute_int(deviation.mean_square, "keepdims", 1):
         return None
@@ -181,20 +181,14 @@ def _centred(
     x, mean = centre.inputs[1 if mean_first else 0], producer_of(centre.inputs[0 if mean_first else 1], "ReduceMean")
     if x is None or mean is None or mean.inputs[0] is not x:
         return None
-    rank = _rank(x, editor) if mean_first else _rank(deviation.base, editor)
+    rank = editor.shapes.rank(deviation.base)
+    if rank is None:
+        rank = editor.shapes.rank(x)  # subtracting the mean keeps the rank
     axes = reduced_axes(deviation.mean_square, rank, editor)
     keep = [attribute_int(node, "keepdims", 1) for node in (mean, deviation.mean_square)]
     if axes is None or keep != [1, 1] or reduced_axes(mean, rank, editor) != axes:
         return None
     return mean, centre, x, axes, rank
-
-
-def _rank(base: ir.Value, editor: Editor) -> int | None:
-    """Returns the rank of `base`; if it is unknown and `base` is X - mean(X), the rank of X."""
-    rank, centre = editor.shapes.rank(base), producer_of(base, "Sub")
-    if rank is None and centre is not None:
-        rank = editor.shapes.rank(centre.inputs[0])
-    return rank
 
 
 def _times(factor: ir.Value, value: ir.Value) -> ir.Node | None:

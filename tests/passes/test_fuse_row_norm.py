@@ -455,6 +455,25 @@ def test_the_last_dimension_is_known_without_the_rank(made: str) -> None:
     assert_same_outputs(model, result.proto, feeds)
 
 
+@pytest.mark.parametrize("form", ["rms", "mean first"])
+def test_the_rank_of_a_difference_is_not_the_rank_of_its_first_operand(form: str) -> None:
+    """In x = a - b, a has rank 2 and b has an unknown rank: axis 1 may not be the last axis of x."""
+    if form == "rms":
+        body = RMS_NORM.format(divide="n = Div(x, std)\n y = Mul(n, gamma)")
+    else:
+        body = FACTORED.replace("Sub(x, m)", "Sub(m, x)") + f"r = Reciprocal(std)\n {SCALED}\n y = Sub(a, b)"
+    text = f"""g (float[4, 8] first, float[N] z, int64[K] shape) => (float y) {{
+        second = Reshape(z, shape)  x = Sub(first, second)  {body.replace("[-1]", "[1]")} }}"""
+    model = model_from_text(text, {"gamma": row(8)})
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    for device in ("portable", "cpu"):
+        result = rewrite(model, [FuseRowNorm()], device=device, ignore_cost_model=True)
+        assert not any("Norm" in op for op in result.op_types)
+    for shape in ((4, 8), (3, 4, 8)):
+        feeds = {"first": feed(4, 8), "z": feed(*shape).reshape(-1), "shape": np.array(shape)}
+        assert_same_outputs(model, result.proto, feeds)
+
+
 def test_rms_norm_becomes_standard_for_a_runtime_without_our_operators() -> None:
     # From opset 18 on, the axes of ReduceMean are an input.
     body = RMS_NORM.format(divide="n = Div(x, std)").replace(
