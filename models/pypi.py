@@ -85,7 +85,7 @@ def _tones(rng: np.random.Generator) -> dict[str, Array]:
 
 
 def _characters(rng: np.random.Generator) -> dict[str, Array]:
-    """Draws windows of 21 characters, their types, and the types by another model."""
+    """Draws 64 windows of 21 characters, and for each character two types: its own and another model's prediction."""
     sizes = {"input1": 178, "input2": 12, "input3": 12}
     return {name: rng.integers(0, size, (64, 21)).astype(np.float32) for name, size in sizes.items()}
 

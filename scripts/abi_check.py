@@ -8,13 +8,13 @@ parameters of each function (class, size, pointee), the value of each constant, 
 each slot. Nothing is run.
 
 Headers come from /usr/include (Debian's libamdhip64-dev), with --pypi from the wheel of triton (HIP and CUDA's driver;
-280 MB, kept in build/headers), and from each FOLDER: an include folder of ROCm, CUDA, cuDNN or ONNX Runtime.
-Declarations are found by name anywhere in native/. Each function that is looked up in a library must belong to an
-interface of tests/native/abi_names.py. In a file with such look-ups, each constant of an interface's struct must be in
-the interface's table.
+a download of 280 MB, of which build/headers keeps the headers), and from each FOLDER: an include folder of ROCm, CUDA,
+cuDNN or ONNX Runtime. Declarations are found by name anywhere in native/. Each function that is looked up in a library
+must belong to an interface of tests/native/abi_names.py. In a file with such look-ups, each constant of an interface's
+struct must be in the interface's table.
 
-Prints the compared declarations for each interface and folder. The exit code is 1 if a declaration disagrees or belongs
-to no interface.
+Prints the number of compared declarations for each interface and folder. The exit code is 1 if a declaration disagrees
+or belongs to no interface.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def unknown(files: Mapping[Path, str]) -> list[str]:
     for path, text in files.items():
         looked_up = {m.start() for m, _, _ in lookups(text)}
         for call in re.finditer(r'(?<![.\w])(resolve|dlsym|find)\([^;()]*"(\w+)"', text):
-            # dlsym may only query whether a function exists.
+            # A dlsym call that is no look-up may just test whether a function of an interface exists.
             is_existence_query = call[1] == "dlsym" and any(i.owns(call[2]) for i in INTERFACES)
             if call.start() not in looked_up and not call[2].startswith("graphopt_") and not is_existence_query:
                 found.append(f"{path}: {call[2]} belongs to no interface of tests/native/abi_names.py")
@@ -161,7 +161,7 @@ def compare(interface: Interface, folder: Path, others: Iterable[Path], files: M
         present = [name for name in names if interface.owns(name)]
         for name in present:
             if re.search(rf"\b{macros.get(name, name)}\b", declared) is None:
-                # A lookup may name a function of either of two versions: one may be missing. A single name must exist.
+                # A look-up may have two names, of an older and a newer version; one of them may be missing.
                 if len(present) == 1:
                     missing.add(name)
                 continue

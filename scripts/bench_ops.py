@@ -4,11 +4,12 @@
     .venv-ort/bin/python scripts/bench_ops.py linear --library OTHER/libgraphopt.so      # two builds of the library
 
 A case (models/operators.py) is a chain of equal operators, with weights and tensors in cache or in memory as in a real
-network. Ours is the file with every legal rewrite, regardless of the cost model; "becomes" names its operators, and
-"default" shows whether `optimize` writes them by default. Both sides run under ORT_ENABLE_ALL with bound inputs and
-outputs. Times are lower quartiles for one operator of the chain; ratios are ONNX Runtime's time over ours. With one
-thread the CPU time of the process is measured, with several wall time. The error is the largest difference, over the
-RMS of the output.
+network. Ours is the file with every legal rewrite of the passes that the case does not skip, regardless of the cost
+model. "becomes" names its operators, or those of the bfloat16 file if only that file differs from the original.
+"default" shows whether `optimize` writes the operators of ours by default. Both sides run under ORT_ENABLE_ALL with
+bound inputs and outputs. Times are lower quartiles for one operator of the chain; ratios are ONNX Runtime's time over
+ours. With one thread the script measures the CPU time of the process, with several threads it measures wall time. The
+error is the largest difference, over the RMS of the output.
 """
 
 from __future__ import annotations

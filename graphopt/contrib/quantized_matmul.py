@@ -1,4 +1,4 @@
-"""Quantized matrix multiplications, with exact sums in int32 before scaling, and quantized convolutions.
+"""Quantized matrix multiplications, with exact sums of products in int32, and quantized convolutions.
 
     QLinearConv(x, w)           = quantize(Conv(dequantize(x), dequantize(w), B scale(x) scale(w)))
     MatMulIntegerToFloat(A, B)  = (A - zero(A)) (B - zero(B)) scale(A) scale(B) + bias
@@ -6,7 +6,7 @@
     QGemm(A, B)                 = alpha scale(A) scale(B) ((A - zero(A)) (B - zero(B)) + C), quantized with y_scale
     MatMulInteger16(A, B)       = A B of 16-bit integers, accumulated in 32 bits
 
-quantized.py defines `dequantize` and `quantize`.
+The int32 sums are cast to float32; QGemm then adds C in float32. quantized.py defines `dequantize` and `quantize`.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def elementwise_affine(node: ir.Node, editor: Editor) -> Affine | None:
     """Returns the affine map of a Mul, Add, Sub or Div with one constant operand; None for other nodes, and for c / X.
 
     Raises:
-        Refusal: OVERRIDABLE: see `elementwise_operands`; NOT_FINITE: a Div divides by zero.
+        Refusal: OVERRIDABLE: see `elementwise_operands`; NOT_FINITE: the constant divisor contains a zero.
     """
     operands = elementwise_operands(node, editor)
     if operands is None:
@@ -116,7 +116,7 @@ def elementwise_affine(node: ir.Node, editor: Editor) -> Affine | None:
     if x is node.inputs[1]:
         return None  # constant / x
     if (number == 0).any():
-        raise Refusal(Code.NOT_FINITE, "the constant divides by zero", node)
+        raise Refusal(Code.NOT_FINITE, "the constant divisor contains a zero", node)
     return Affine(x, 1.0 / number, zero)
 
 
@@ -171,7 +171,7 @@ def row_of_columns(array: Array, what: str, columns: int | None, rank: int | Non
         array: the constant; all its dimensions but the last are 1.
         what: its description in the refusal.
         columns: the number of columns; None if unknown.
-        rank: the largest rank of the constant; None if unknown, then it is 1.
+        rank: the largest rank that the constant may have, at least 1; None: 1.
         node: the node that reads the constant.
 
     Raises:

@@ -35,21 +35,22 @@ VALUES = {
     "far from zero": "floats are normal, plus 20",
 }
 MASKS = {
-    "padded left": "a mask hides the first keys of each row but the first",
-    "padded right": "a mask hides the last keys of each row but the first",
-    "padded away": "a mask hides all keys of each row but the first",
-    "padded both": "a mask hides keys at both ends of each row but the first",
+    "padded left": "in every row except the first, a mask hides keys at the start",
+    "padded right": "in every row except the first, a mask hides keys at the end",
+    "padded away": "in every row except the first, a mask hides all keys",
+    "padded both": "in every row except the first, a mask hides keys at both ends",
     "holes": "a mask hides keys at random positions",
     "first row": "a mask hides half of the first row",
-    "one key": "a mask leaves one key of each row but the first",
+    "one key": "in every row except the first, a mask leaves one key",
     "no key": "a mask hides all keys",
 }
 INTEGERS = {
     "last": "indices are the last rows of their tables",
-    "negative ids": "indices count from the end",
+    "negative ids": "some indices are negative and count from the end",
     "turning points": "elements are next to the constants of comparisons",
 }
-# Kinds of integers without a known limit. If the model has a limit, it refuses the case.
+# Kinds for integer inputs whose uses show no limit (`is_free`). If the model limits them nevertheless, it refuses the
+# case.
 FREE_INTEGERS = {
     "large integers": "integers are up to a million",
     "negative integers": "integers are between minus a million and a million",

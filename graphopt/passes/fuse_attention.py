@@ -66,8 +66,9 @@ from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
 MAX_GPU_HEAD = 256  # native/operators/attention/attention/shape.h
-# Attention over channels has heads of more than WIDE_HEAD elements, at least LEAST_RATIO times as many as there are
-# queries or keys. On an H200, FusedAttention then takes three times as long as two MatMuls and a Softmax.
+# In attention over channels, a head has more than WIDE_HEAD elements, and at least LEAST_RATIO times as many elements
+# as the larger of the numbers of queries and keys. On an H200, FusedAttention then takes three times as long as two
+# MatMuls and a Softmax.
 WIDE_HEAD, LEAST_RATIO = 128, 4
 
 
@@ -242,7 +243,7 @@ def _shape_sources_of_removed_values(match: Attention) -> Mapping[ir.Value, Sequ
     first = escaping[0]
     if len(escaping) > 1:
         names = ", ".join(str(v.name) for v in escaping)
-        raise Refusal(Code.ESCAPES, f"{names} are read elsewhere", *(v.producer() for v in escaping))
+        raise Refusal(Code.ESCAPES, f"{names} are read elsewhere or graph outputs", *(v.producer() for v in escaping))
     if first.is_graph_output():
         raise Refusal(Code.GRAPH_OUTPUT, f"{first.name} is a graph output", first.producer())
     raise Refusal(Code.OTHER_USES, f"{first.name} is read elsewhere", first.producer())
@@ -289,8 +290,8 @@ def _require_same_heads(match: Attention) -> None:
             if kind is not None:
                 kinds[name] = kind
     named = {name: kind for name, kind in kinds.items() if not kind.startswith("axis")}
-    # Q, K and V that are model inputs may have different layouts, so different axes are not a mistake. If K has the
-    # same size along both axes, the layout cannot be recognised, and different axes are treated as a mistake.
+    # Q, K and V that are model inputs may have different layouts, so different axes are not a mistake. If axes 1 and 2
+    # of K have the same size, the layout cannot be recognised, and different batch axes are treated as a mistake.
     k_dims = match.graph.shapes.dims(match.k.value)
     if not named and len(kinds) == 3 and k_dims is not None and k_dims[1] == k_dims[2]:
         named = kinds
@@ -324,7 +325,11 @@ def _small_scores(match: Attention) -> str:
 
 
 def _origin_of_axis(value: ir.Value | None, axis: int, graph: GraphView) -> str | None:
-    """Returns the source of a batch axis: "head" or "row" of split heads, "axis N" of an input, or None if unknown."""
+    """Follows a batch axis to its source.
+
+    Returns "row" or "head" if it is axis 1 or 2 of a Reshape from [B, S, heads * D] to [B, S, heads, D], "axis N" if it
+    is axis N of a value that has no producer and is not constant, or None if unknown.
+    """
     found: str | None = None
     pending = [(value, axis, MAX_PATH)]
     # (value, axis) -> the largest remaining budget of a visit. It prevents an exponential number of visits.
@@ -392,7 +397,7 @@ class _Placement:
 
     Attributes:
         expands: whether an Expand is needed.
-        expand: the target shape of the Expand, with at most one -1. None: that of the Reshape that creates the view.
+        expand: the target shape of the Expand, without -1. None: that of the Reshape that creates the view.
         reshape: the target shape of the Reshape, with at most one -1. None: that of the model's Reshape that restores
             the shape of the scores.
     """

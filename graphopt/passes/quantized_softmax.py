@@ -7,8 +7,8 @@ are scalars. The result differs by the rounding of one multiplication, s * X ins
 
 Conditions: X is int8 or uint8; s and z are constant scalars; s is float32; only a QuantizeLinear reads the Softmax.
 
-Where it is faster: from a few thousand elements on (docs/passes/quantized_softmax.md). ONNX Runtime fuses the three
-nodes into QLinearSoftmax, which is not vectorized; Cast, Mul, Softmax and QuantizeLinear are.
+Where it is faster: from a few thousand elements on (docs/passes/quantized_softmax.md). ONNX Runtime would
+fuse the three nodes into QLinearSoftmax, which is not vectorized; Cast, Mul, Softmax and QuantizeLinear are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 
 INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)  # other types are not fused by ONNX Runtime
-LARGEST_SCALE = 1e30  # X * s is finite
+LARGEST_SCALE = 1e30  # X * s is finite for scales of smaller absolute value
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ readers, such as graph outputs, read Y in float32, which the convolution then wr
 A residual is also read from P, if P exists anyway or Y has no other reader: a chain of residual sums then moves half
 the bytes. This rounds the residual once more, as `--precision bf16` allows.
 
-Conditions: two spatial axes. A convolution that writes P has an even number of output channels and more than one input
-channel in each group. A convolution that reads P has an even number of input channels in each group. A depthwise
+Conditions: two spatial axes. A convolution that writes P has, in each group, an even number of output channels and more
+than one input channel. A convolution that reads P has an even number of input channels in each group. A depthwise
 convolution, with one input and one output channel in each group, needs an even number of groups instead.
 """
 
@@ -40,6 +40,11 @@ FROM_NCHW2C = "FusedConvFromNchw2c"  # reads NCHW2c bf16, writes float32
 SUFFIX = "_nchw2c"  # end of the names of NCHW2c tensors
 MAX_ACTIVATION = 3  # the most nodes of a written-out activation
 RESIDUAL = 3  # index of the residual among a convolution's inputs
+# The detail of a refusal if `can_write_nchw2c` returns False.
+CANNOT_WRITE = (
+    "the number of channels is not known, or NCHW2c does not support it: each group must have several input channels "
+    "and an even number of output channels, or the convolution must be depthwise with an even number of channels"
+)
 # Our convolutions; transposed ones have no bfloat16 kernels.
 CONVOLUTIONS = frozenset(n for n in OPS if n.startswith(("FusedConv", "WinogradConv")) and "Transpose" not in n)
 
@@ -75,7 +80,7 @@ class ConvToNchw2c(Pass[Nchw2cMatch, Nchw2cMatch]):
         w = match.node.inputs[1]
         assert w is not None
         if not can_write_nchw2c(match.node, editor):
-            raise Refusal(Code.WRONG_SHAPE, "the number of channels is odd, or not known", match.node)
+            raise Refusal(Code.WRONG_SHAPE, CANNOT_WRITE, match.node)
         editor.require_op(_named(NCHW2C, match.node), w, match.node)
         return match
 
@@ -172,7 +177,10 @@ def is_convolution(node: ir.Node) -> bool:
 
 
 def convolution_before(value: ir.Value | None) -> ir.Node | None:
-    """Returns the convolution that produces a value, directly or through an activation."""
+    """Returns the convolution before a value: its producer, or a node found from there along first inputs.
+
+    At most MAX_ACTIVATION nodes may be between them. The caller checks with `result_of` that they are an activation.
+    """
     for _ in range(MAX_ACTIVATION + 1):
         producer = value.producer() if value is not None else None
         if producer is None or is_convolution(producer):

@@ -6,8 +6,8 @@
 Why it is legal: every reader rounds its input to bfloat16, and rounding is monotonic: the maximum of rounded elements
 is the rounded maximum. The runtime's pool would reorder planes to NCHWc blocks and back, with twice the bytes.
 
-Conditions: two spatial axes, an even number of channels, no indices, ceil_mode = 0; only bfloat16 convolutions read the
-result.
+Conditions: two spatial axes, no indices, ceil_mode = 0; the convolution before the pool can write NCHW2c
+(`can_write_nchw2c`), and only bfloat16 convolutions, which can read it, read the result.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from graphopt.ops import DOMAIN
 from graphopt.ops.max_pool import NCHW2C, PLANES
 from graphopt.passes.base import Pass
 from graphopt.precision.nchw2c_convolutions import (
+    CANNOT_WRITE,
     ConvToNchw2c,
     add_nchw2c,
     can_read_nchw2c,
@@ -70,7 +71,7 @@ class MaxPoolToNchw2c(Pass[PoolMatch, PoolPlan]):
     def legal(self, match: PoolMatch, editor: Editor) -> PoolPlan:
         node = match.pool
         if not can_write_nchw2c(match.producer, editor):
-            raise Refusal(Code.WRONG_SHAPE, "the number of channels is odd, or not known", match.producer)
+            raise Refusal(Code.WRONG_SHAPE, CANNOT_WRITE, match.producer)
         window = window_of(node)
         if window is None:
             why = "MaxPool has indices, ceil_mode or auto_pad, or does not have two spatial axes"

@@ -20,7 +20,7 @@ class Group(Generic[T, K]):
     Attributes:
         kind: the common key.
         members: the items, in the order of the model.
-        where: one pattern for their names, "/encoder/layer.{0-11}/attention/MatMul".
+        where: a text for their names, such as "/encoder/layer.{0-11}/attention/MatMul".
         places: the number of layers or places, " in 12 layers"; "" for a single item.
     """
 
@@ -54,7 +54,11 @@ def pattern(name: str) -> str:
 
 
 def where(names: Sequence[str]) -> str:
-    """Returns one pattern for names that differ only in numbers: varying numbers become {0-11} or {2,5,9}."""
+    """Returns a text for names that differ only in numbers.
+
+    It is a pattern, in which varying numbers become {0-11}, {2,5,9} or {2,5,9,12,...}. For numbers that vary together
+    it is "FIRST ... LAST", and for names with different counts of numbers "FIRST, ...".
+    """
     distinct = list(dict.fromkeys(names))
     if len(distinct) == 1:
         return distinct[0]
@@ -70,7 +74,10 @@ def where(names: Sequence[str]) -> str:
 
 
 def layer_path(name: str) -> str:
-    """Returns the layer of a node: the path of its name up to the part with a number; "" for a name without a path."""
+    """Returns the layer of a node: the path of its name up to the first part with a number.
+
+    Returns the first part if no part of the path has a number, and "" for a name without a path.
+    """
     parts = name.strip("/").split("/")
     if len(parts) < 2:
         return ""

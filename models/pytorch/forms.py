@@ -137,7 +137,7 @@ def tokens() -> tuple[dict[str, torch.Tensor], dict[str, dict[int, str]]]:
 
 @form
 def rope_llama() -> Case:
-    """Transformers' Llama: halves, cos and sin of each position."""
+    """Transformers' Llama: pairs across the halves of a head; cos and sin are computed for each position."""
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 

@@ -42,7 +42,7 @@ class Program {
   // Enqueues a call of a vendor's library. Returns false if the library refuses, with nothing enqueued.
   using Library = std::function<bool(const Addresses& addresses)>;
 
-  // Adds a step, which is skipped if the node omits the step's first output.
+  // Adds a step, which is skipped if the node omits the step's first output, unless it is an `optional_output`.
   void launch(Plan plan, std::initializer_list<Ref> inputs, std::initializer_list<Ref> outputs,
               Ref weights = {});
   // Adds a step that is also skipped if the first input and the first output have the same address.

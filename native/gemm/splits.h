@@ -7,8 +7,8 @@
 
 namespace graphopt::gpu {
 
-// Adds the workspace of the partial sums of `batch` GEMMs and the launch that reduces them. `gemm`: arguments
-// of the GEMM launch; M, N, bias, residual, y and epilogue are copied from it.
+// Sets the plan's workspace to the partial sums of `batch` GEMMs and adds the launch that reduces them. `gemm`:
+// arguments of the GEMM launch; M, N, bias, residual, y and epilogue are copied from it.
 template <class Args>
 void add_split_reduction(Plan& plan, const Args& gemm, int64_t splits, int64_t batch, bool half) {
   const int64_t M = gemm.M, N = gemm.N, across = divide_up(N, half ? 8 : 4), packs = across * M * batch;

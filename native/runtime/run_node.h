@@ -27,7 +27,8 @@ struct BoundKernel {
 
 void run_node(const BoundKernel& bound, const abi::Context& context, const abi::HostMemory& memory);
 
-// Formats the inputs of a call for messages: " float[2,3] - int64[1]".
+// Formats the inputs of a call for messages, with a space before each and "-" for an absent one:
+// " float[2,3] - int64[1]".
 std::string input_shapes(const abi::Context& context);
 
 }  // namespace graphopt::runtime

@@ -121,7 +121,7 @@ class ConstantFolding:
             return None
 
     def _limit(self, node: ir.Node) -> int:
-        """Returns the size limit of the result: the larger of MAX_CONSTANT_BYTES and the bytes of freed inputs."""
+        """Returns the size limit of inputs and result: MAX_CONSTANT_BYTES, or more if inputs become unused."""
         freed = 0
         for value in dict.fromkeys(node.inputs):
             tensor = self.editor.tensor(value)

@@ -31,8 +31,8 @@ DEVICE uint32_t low_bytes(const float* x) {
 // Returns x - subtracted as unsigned bytes, with saturation. The differences are integers.
 DEVICE uint32_t saturate_to_bytes(const float (&x)[4], float subtracted) {
 #if defined(__CUDACC__)
-  // The bits of the denormal number 2^-149 n, for 0 <= n < 2^24, are n. Those of a larger number are a larger integer,
-  // and those of a negative number are a negative one. This needs no conversion and no comparison.
+  // The bits of 2^-149 n, for 0 <= n < 2^24, are n (denormal below 2^23). Those of a larger number are a larger
+  // integer, and those of a negative number are a negative one. This needs no conversion and no comparison.
   constexpr float kLeast = 1.401298464324817e-45f;  // 2^-149
   uint32_t bits[4], high, bytes;
   UNROLL for (int i = 0; i < 4; ++i) {
@@ -50,7 +50,7 @@ DEVICE uint32_t saturate_to_bytes(const float (&x)[4], float subtracted) {
 #endif
 }
 
-// Adds each of four bytes, modulo 256.
+// Adds the four bytes of a and b in pairs, modulo 256.
 DEVICE uint32_t add_bytes(uint32_t a, uint32_t b) {
   constexpr uint32_t kSigns = 0x80808080;
   return ((a & ~kSigns) + (b & ~kSigns)) ^ ((a ^ b) & kSigns);

@@ -19,7 +19,7 @@ using ByteVec = uint8_t __attribute__((vector_size(kSpan)));
 using PairVec = uint16_t __attribute__((vector_size(kSpan)));
 using UnalignedByteVec = uint8_t __attribute__((vector_size(kSpan), aligned(1), may_alias));
 
-// Returns the column of the word that interleave() of four rows of kSpan bytes stores at `lane` of vector `plane`.
+// interleave(a, b, c, d) returns one word for each column. Returns the column of the word in `lane` of vector `plane`.
 constexpr int64_t column_of_word(int64_t plane, int64_t lane) { return lane / 4 * 16 + plane * 4 + lane % 4; }
 
 // Indices that interleave two vectors of kElements elements in each 128-bit lane: their lower halves if kFirst is 0,
@@ -57,7 +57,8 @@ inline Planes interleave(ByteVec a, ByteVec b, ByteVec c, ByteVec d) {
            interleave<1>(ab[1], cd[1])}};
 }
 
-// Returns the low bytes of kSpan words, which interleave() has ordered, in the order of the columns.
+// `v` has a word for each of kSpan columns, in the order of interleave(). Returns the low byte of each word, in the
+// order of the columns.
 inline ByteVec low_bytes(const IntVec (&v)[kPlanes]) {
   const IntVec low = IntVec{} + 0xff;
 #if defined(__AVX512F__)
@@ -79,7 +80,7 @@ inline ByteVec low_bytes(const IntVec (&v)[kPlanes]) {
 #endif
 }
 
-// Returns the low bytes of all elements.
+// Returns the low byte of each element.
 inline Bytes low_bytes(IntVec v) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
   // Without AVX-512, GCC compiles the conversion below to code for single elements.

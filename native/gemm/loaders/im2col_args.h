@@ -17,8 +17,8 @@ struct ConvArgs : Arguments<4, 144> {
   In x, w, bias;  // bias may be null
   Out y;
   int32_t M, C, H, W, groups;
-  int32_t packs_of_w;  // whether the rows of W consist of packs that start at multiples of 16 bytes
-  int32_t packs_of_y;  // whether the images of Y consist of such packs
+  int32_t packs_of_w;  // whether the rows of w consist of packs that start at multiples of 16 bytes
+  int32_t packs_of_y;  // whether the images of y consist of such packs
   ConvWindow window;
   uint32_t pixels;
   Divisor per_image, across, taps, kernel_w;

@@ -135,8 +135,8 @@ class Placement {
     return of.output < 0 && !of.siblings && of.lifetime.bytes == tensor.bytes();
   }
 
-  // Resolves value v as a view of an operand without storage: an input, a constant or another view. Returns
-  // false if the operand is omitted.
+  // Resolves value v as a view of an operand without storage: an input, a constant, an uploaded value or another view.
+  // Returns false if the operand is omitted.
   bool resolve_view(size_t v, const Operand& of) {
     switch (of.kind) {
       case Operand::Kind::kInput:

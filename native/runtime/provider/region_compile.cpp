@@ -81,8 +81,9 @@ struct Region::Groups {
   std::vector<bool> covered;                                // nodes that are part of another node's step
 };
 
-// Channels-last layout is known to be faster on GPUs with matrix units: with cuDNN or, without a vendor
-// library, with the built-in GEMM kernels, which compute in this layout (docs/measurements/provider_h200.md).
+// Channels-last layout is used with cuDNN and, without a vendor library, with the built-in GEMM kernels for matrix
+// units, which compute in this layout. Both were faster so on an H200. With MIOpen it is off, because it has not been
+// measured on AMD GPUs (docs/provider.md).
 bool Region::wants_channels_last(const std::vector<GraphNode>& nodes, const Groups& groups) const {
   const auto prefers_channels_last = [&](const NodeInGraph& node) {
     const Registration* op = registry_.registration(node);

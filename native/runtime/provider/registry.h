@@ -36,7 +36,7 @@ class Registry {
   gpu::Device& device() const { return device_; }
 
   const Claims& claims() const { return claims_; }
-  // Returns null if there is no kernel for the node.
+  // Returns null if there is no kernel for the node's operator. The kernel may still refuse the node (Claims::refuse).
   const Registration* registration(const NodeInGraph& node) const { return claims_.find(node); }
 
  private:

@@ -9,8 +9,9 @@
 namespace graphopt::provider {
 namespace {
 
-// Bytes. Copies of more than kMaxBytes are not staged, because the transfer takes most of the time that the caller
-// would wait. kMaxTotal limits all blocks together; a block has at least kMinBytes.
+// Bytes. Copies of more than kMaxBytes are not staged: the caller would wait mostly for the transfer, and staging would
+// replace that wait by a CPU copy of the same bytes. kMaxTotal limits all blocks together; a block has at least
+// kMinBytes.
 constexpr size_t kMaxBytes = size_t{16} << 20, kMaxTotal = size_t{64} << 20, kMinBytes = 4096;
 
 }  // namespace

@@ -14,9 +14,9 @@ constexpr int kDepthwiseLongStrip = 8;
 constexpr int kDepthwisePairs = 64;  // maximum pairs of channels of a work-group
 
 // x [N, H, W, channels], w [channels, kernel_h, kernel_w], y [N, OH, OW, channels]. depthwise_f16 and depthwise_1_f16
-// support any window, with vectors of 8 channels and with single channels. Their `total` is the number of work-items:
-// strips times vectors. For the other kernels `total` is the number of strips. A work-group computes `strips_per_group`
-// strips for a block of channels; the second axis of the grid counts blocks.
+// support any window: depthwise_f16 with vectors of 8 channels, depthwise_1_f16 with vectors of one channel. Their
+// `total` is the number of work-items: strips times vectors. For the other kernels `total` is the number of strips. A
+// work-group computes `strips_per_group` strips for a block of channels; the second axis of the grid counts blocks.
 struct DepthwiseArgs : Arguments<5, 152> {
   In x;
   Constant w, bias;

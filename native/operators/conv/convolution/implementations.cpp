@@ -183,8 +183,8 @@ const char* refuse_built_in_disjoint(ConvolutionWork& work) { return refuse_unle
 void plan_built_in_disjoint(ConvolutionWork& work) { plan_disjoint(work, plan_built_in_gemm); }
 
 // Returns whether equal padding at both ends of each axis gives the same result; libraries support no other padding. If
-// both paddings give the same number of windows, the results are equal, because no element beyond the last window is
-// read.
+// the given and the equal padding give the same number of windows, the results are equal, because no element beyond the
+// last window is read.
 bool pads_evenly(const ConvolutionProblem& p) {
   for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
     const int64_t from = p.transposed ? p.out[d] : p.in[d], to = p.transposed ? p.in[d] : p.out[d];

@@ -164,7 +164,7 @@ Geometry geometry(const ConvolutionProblem& p) {
   return g;
 }
 
-// Returns the stride of the points of v for `tiles` tiles, in floats. It is an odd number of cache lines, so the points
+// Returns the stride of the points of v for `tiles` tiles, in floats. It is an odd number of vectors, so the points
 // are in different sets of a cache.
 inline int64_t v_stride(const Geometry& g, int64_t tiles) { return (g.k_blocks * tiles | 1) * L; }
 

@@ -8,7 +8,8 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 // Input channels whose half-transformed weights are transformed at a time: the results fit in a first-level cache.
 constexpr int64_t kRowChannels = 64;
 
-// Returns the stride of points of `floats` floats each: an odd number of cache lines, as for v.
+// Returns the stride of points of `floats` floats each. It is an odd number of cache lines, so the points are in
+// different sets of a cache.
 inline int64_t point_stride(int64_t floats) { return (ceil_div(floats, kLineFloats) | 1) * kLineFloats; }
 
 // Computes o [rows][panel] for one point: `rows` tiles times one panel of weights, added to o if `adds`. Prefetches

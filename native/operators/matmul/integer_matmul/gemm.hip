@@ -1,10 +1,10 @@
 // GEMMs of int8 elements on the matrix units: Y = requantize(A B^T) with int32 sums, which are exact.
 //
 // The kernels need 2 M N K operations for M K + K N + M N bytes, and are compute-bound from about 256 rows on. They use
-// the loaders and pipelines of float16, with a pair of int8 elements in place of a float16 element. The rows of A and
-// B are contiguous along K, in a multiple of 16 bytes; integer_lines copies and pads other operands (lines.hip).
-// Unsigned elements x are multiplied as signed elements x - 128. The sums of the rows of A and B correct the result for
-// zero points. Launch: plan.cpp.
+// the loaders and pipelines of float16, with a pair of int8 elements in place of a float16 element. Each row of A and B
+// is contiguous along K, and its length is a multiple of 16 bytes; integer_lines copies and pads other operands
+// (lines.hip). Unsigned elements x are multiplied as signed elements x - 128. The sums of the rows of A and B correct
+// the result for zero points. Launch: plan.cpp.
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
 #include "gemm/integer_epilogue.h"

@@ -11,7 +11,8 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 
 size_t linear_tiles_workspace(const LinearProblem& p);
 
-// w: panels whose steps are padded to full tiles.
+// w: panels (cpu/microkernels/gemm.h) with steps of zeros at their ends, so that the number of steps is a multiple of
+// kTileSide.
 template <class T>
 void linear_in_tiles(const LinearProblem& p, const T* x, const Word* w, const T* b, const T* r, T* y,
                      Parallel& parallel, void* memory);

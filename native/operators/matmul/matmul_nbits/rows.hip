@@ -5,8 +5,8 @@
 // work-items load weights for their lines of the left operand (gemm/pipelines/instruction.h), dequantize them in
 // registers, and multiply them by the elements of A at the same indices k. The weights are the left operand, because
 // NVIDIA's instruction then reads the elements of A from the registers to which they were loaded. The matrix units
-// multiply 16 rows in the time of one. The waves of a work-group have different slices of K and add up their sums in
-// LDS.
+// multiply 16 rows in the time of one (on NVIDIA 8 rows). The waves of a work-group have different slices of K and add
+// up their sums in LDS.
 #include "blocks/gpu/packed_weights.h"
 #include "device/platform.h"
 #include "gemm/loaders/packed.h"
@@ -112,11 +112,11 @@ class NBitsRows {
   DEVICE static int offset(const NBitsRowsArgs& args, int wave, int tile) {
     return (wave * args.tiles + tile) * (kSums * kWave) + lane_id() * 4;
   }
-  // Returns the index k of the first element of this work-item in a load of the slice from index k on.
+  // Returns the index along K of this work-item's first element in load number `load` of the slice that starts at k.
   DEVICE static int own(int k, int load) { return k + load * kPart + Instruction::part() * kElements; }
   DEVICE static int of_block(int k, int block) { return k + kElements / kBlocks * block; }
 
-  // Computes the addresses of the slice from index k on.
+  // Computes the addresses of the slice that starts at index first_k.
   DEVICE void enter_slice(int first_k) {
     weights_ = lines_.template weights_at<Words>(own(first_k, 0));
     apart_ = static_cast<int>(lines_.template weights_at<Words>(own(first_k, kLoads - 1)) - weights_);

@@ -55,9 +55,9 @@ struct ChannelsLastSplit {
   }
 
   // Chooses blocks of complete groups, such that one work-group processes all pixels of a block. Returns false if the
-  // smallest such block is too large. Blocks with more than kFew packs in all pixels must meet two more conditions:
-  // they occupy a quarter of the compute units, and they use full memory sectors. For smaller blocks, a cache
-  // compensates for partial sectors.
+  // smallest such block is too large. Also returns false for blocks with more than kFew packs in all pixels, unless
+  // they occupy a quarter of the compute units and use full memory sectors. For smaller blocks, a cache compensates
+  // for partial sectors.
   bool choose_complete_groups(const DeviceFacts& device) {
     constexpr int64_t kLeast = kChannelsLastThreads, kFew = 4 * kChannelsLastThreads,
                       kMost = 16 * kChannelsLastThreads;  // packs in all pixels
