@@ -15,8 +15,8 @@ import graphopt
 pytestmark = pytest.mark.once
 ROOT = Path(graphopt.__file__).parent
 VERBS = frozenset(
-    "adds are be belongs broadcasts can cannot computes count counts covers depends differ divide divides do does "
-    "drops fit follows forbids fuses go has have holds interpret interprets is join lacks leaves lose make may "
+    "adds are be belongs broadcasts can cannot computes contains count counts covers depends differ divide divides do "
+    "does drops fit follows forbids fuses go has have holds interpret interprets is join lacks leaves lose make may "
     "multiplied multiplies multiply names need needs normalises reach reaches read reads refers requires say see stays "
     "supports take takes tells transposes varies was write writes".split()
 )
