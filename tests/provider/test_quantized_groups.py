@@ -231,6 +231,14 @@ def groups_after(net: Network, channels: int, M: int, C: int, group: int) -> Non
     net.conv(M, C, 3, 0.1, group=group)
 
 
+def crop_and_resize(net: Network) -> None:
+    """The last rows and columns are outside of the image and get the value 1.5."""
+    crop = net.constant(np.array([0, 0, 0, 0, 1, 1, 1.5, 1.5], np.float32))
+    scales = net.constant(np.array([1, 1, 2, 2], np.float32))
+    mode = "tf_crop_and_resize"
+    net.move("Resize", crop, scales, mode="nearest", coordinate_transformation_mode=mode, extrapolation_value=1.5)
+
+
 # Name -> operators on an image with 16 channels, and the number of groups.
 GROUPS: dict[str, tuple[Callable[[Network], object], int]] = {
     "conv": (lambda net: net.conv(24, 16, 3, 0.1, strides=[2, 1]), 1),
@@ -270,6 +278,7 @@ GROUPS: dict[str, tuple[Callable[[Network], object], int]] = {
         lambda net: net.move("Resize", "", net.constant(np.array([1, 1, 3, 3], np.float32)), mode="linear"),
         0,
     ),
+    "Resize of a crop writes values that are not in its input": (crop_and_resize, 0),
     "Concat": (concat, 3),
     "Concat of equal scales": (equal_concat, 2),
     "Split and Concat": (split, 3),

@@ -561,6 +561,8 @@ class QuantizedGroupSearch {
   std::unique_ptr<NodeInGraph> moved(const Group& group) const {
     const GraphNode* x = per_tensor(*group.head, 0);
     if (x == nullptr || !is_same_quantization(*x, group.quantize)) return nullptr;
+    // This mode of Resize writes extrapolation_value, a real number, outside of X.
+    if (group.head->get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize") return nullptr;
     std::vector<Source> from = {{x, kX}};
     for (size_t i = 1; i < group.head->inputs.size(); ++i) from.push_back({group.head, i});
     return make_node({group.head->op.c_str(), "", group.head->version}, group, std::move(from));
