@@ -158,13 +158,12 @@ def compare(interface: Interface, folder: Path, others: Iterable[Path], files: M
 
     def assertions(names: list[str], pointer: str) -> str:
         lines = []
-        present = [name for name in names if interface.owns(name)]
+        owned = [name for name in names if interface.owns(name)]
+        # A look-up may have two names, of an older and a newer version; one of them may be missing, but not both.
+        present = [name for name in owned if re.search(rf"\b{macros.get(name, name)}\b", declared) is not None]
+        if not present:
+            missing.add(" or ".join(owned))
         for name in present:
-            if re.search(rf"\b{macros.get(name, name)}\b", declared) is None:
-                # A look-up may have two names, of an older and a newer version; one of them may be missing.
-                if len(present) == 1:
-                    missing.add(name)
-                continue
             compared.functions += 1
             lines.append(f'static_assert(::abi_check::agrees<decltype({pointer}), decltype(&::{name})>, "{name}");')
         return " ".join(lines)
@@ -212,7 +211,7 @@ def compare(interface: Interface, folder: Path, others: Iterable[Path], files: M
             prelude = f"{interface.inclusion}\n{AGREES}\n"
             rewritten.write_text(f'{prelude}#line 1 "{path}"\n{text.replace("#pragma once", "")}')
             compared.problems += compile_errors(rewritten, [NATIVE, path.parent, *includes])
-    compared.problems += [f"{name} is not in this header" for name in sorted(missing)]
+    compared.problems += [f"{names} is not in this header" for names in sorted(missing)]
     return compared
 
 

@@ -100,6 +100,7 @@ def test_right_declarations_agree(folder: Path) -> None:
         ("kFloat = 4", "kFloat = 5", "a number"),
         ("float milliseconds;\n    size_t workspace;", "size_t workspace;\n    float milliseconds;", "Lib::Answer"),
         ('"libRun"', '"libRan"', "libRan is not in this header"),
+        ('"libNameSinceThree" : "libName"', '"libNameA" : "libNameB"', "libNameA or libNameB is not in this header"),
     ],
 )
 def test_a_wrong_declaration_is_named(right: str, wrong: str, named: str, folder: Path) -> None:
