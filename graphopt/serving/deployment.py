@@ -115,13 +115,20 @@ def read_deployment(folder: str | os.PathLike[str]) -> Deployment:
     path = Path(folder) / SETTINGS
     try:
         data = json.loads(path.read_text())
+        if not isinstance(data, dict):
+            raise ValueError("its content is not a JSON object")
         if data.pop("format") != 1:
             raise ValueError("written by another version of graphopt")
         for key in ("inputs", "outputs"):
             data[key] = tuple(Tensor(t["name"], t["datatype"], tuple(t["shape"])) for t in data[key])
         return Deployment(**data | {"devices": tuple(data["devices"]), "warm_up": tuple(data["warm_up"])})
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise GraphoptError(f"{path}: cannot be used: {error}; `graphopt serve-config` writes it") from None
+    except KeyError as error:
+        why = f"it has no {error}"
+    except TypeError as error:
+        why = f"it has another structure ({error})"
+    except (OSError, ValueError) as error:
+        why = str(error)
+    raise GraphoptError(f"{path}: cannot be used: {why}; `graphopt serve-config` writes it")
 
 
 def versions(folder: str | os.PathLike[str]) -> dict[str, dict[int, Path]]:

@@ -242,6 +242,30 @@ def test_command(engine: str, resnet: Path, tmp_path: Path, graphopt_command: Ca
 
 
 @pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        *((text, "its content is not a JSON object") for text in ("null", "1", '"format"', "[]", '["format"]')),
+        ("{", "Expecting property name"),
+        ("{}", "it has no 'format'"),
+        ('{"format": 2}', "written by another version of graphopt"),
+        ('{"format": 1}', "it has no 'inputs'"),
+        ('{"format": 1, "inputs": null}', "it has another structure"),
+        ('{"format": 1, "inputs": [1], "outputs": []}', "it has another structure"),
+        ('{"format": 1, "inputs": [{"name": "x"}], "outputs": []}', "it has no 'datatype'"),
+        ('{"format": 1, "inputs": [], "outputs": [], "devices": [], "warm_up": []}', "it has another structure"),
+        ("\udc80", "can't decode byte 0x80"),
+    ],
+)
+def test_unusable_settings(text: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "serving.json"
+    path.write_text(text, errors="surrogateescape")
+    with pytest.raises(GraphoptError) as caught:
+        read_deployment(tmp_path)
+    assert str(caught.value).startswith(f"{path}: cannot be used: ") and why in str(caught.value)
+    assert str(caught.value).endswith("; `graphopt serve-config` writes it")
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--for", "torchserve"), "choose one of triton, kserve, mlserver, litserve, bentoml, ray"),
