@@ -137,13 +137,13 @@ std::string describe_implementations(gpu::Device& device) {
   for (const Registration& op : provider_kernels(device)) {
     const std::vector<std::string>& names = op.implementations.names;
     if (names.size() < 2) continue;
-    text += (text.empty() ? "{\"" : ", \"") + op.name + "\": [";
+    text += (text.empty() ? "\"" : ", \"") + op.name + "\": [";
     for (size_t i = 0; i < names.size(); ++i) {
       text += (i > 0 ? ", \"" : "\"") + names[i] + "\"";
     }
     text += "]";
   }
-  return text + "}";
+  return "{" + text + "}";
 }
 
 Registry::Registry(const abi::OrtApi24* api, gpu::Device& device)
