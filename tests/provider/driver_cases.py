@@ -432,6 +432,26 @@ def vanishes_at_every_call() -> dict[str, Any]:
     return {"messages": messages, "later": error_of(new_session())}
 
 
+def keeps_blocks_of_failed_copies() -> dict[str, Any]:
+    """Runs a session; the driver fails after 0, 1, ... calls.
+
+    Returns the bytes of pinned memory before each failure, and the error of the last run.
+    """
+    session = new_session()
+    for _ in range(3):
+        error_of(session)
+    driver, pinned = Driver(), []
+    for calls in range(100):
+        pinned.append(driver.pinned())
+        driver.fail_after(calls, CALL_FAILED)
+        message = message_of(lambda: error_of(session))
+        driver.recover()
+        later = error_of(session)
+        if not message:
+            break
+    return {"pinned": pinned, "later": later}
+
+
 def records() -> dict[str, Any]:
     """Runs a session on a GEMM, a convolution and element-wise nodes; returns errors and region events."""
     rng = np.random.default_rng(0)

@@ -293,6 +293,13 @@ def test_the_driver_fails_at_any_moment(gpu: StandIn) -> None:
     assert outcome["later"] < 1e-6
 
 
+def test_staging_memory_of_a_failed_copy_is_not_reused(gpu: StandIn) -> None:
+    """If the event after a copy cannot be recorded, the device may still read the pinned memory."""
+    outcome = gpu.run("keeps_blocks_of_failed_copies").value
+    pinned = outcome["pinned"]
+    assert 2 < len(pinned) < 100 and pinned[-1] > pinned[0] and outcome["later"] < 1e-6, outcome
+
+
 @pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx942"), ("cuda", "sm_90")])
 @pytest.mark.parametrize("capture", ["", "refuses"])
 def test_libraries_in_a_captured_graph(

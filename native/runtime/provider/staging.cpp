@@ -55,9 +55,15 @@ void Staging::upload(void* to, const void* from, size_t bytes, void* stream) {
     }
     if (block != nullptr) {
       std::memcpy(block->memory, from, bytes);
-      device_.copy(to, block->memory, bytes, stream);
       block->context = gpu::StreamContext::of(device_, stream);
-      device_.record(block->event, stream);
+      try {
+        device_.copy(to, block->memory, bytes, stream);
+        device_.record(block->event, stream);
+      } catch (...) {
+        // The device may still read the memory, and no event shows when it has. `take` skips blocks of size 0.
+        block->bytes = 0;
+        throw;
+      }
       return;
     }
   }

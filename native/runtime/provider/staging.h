@@ -26,7 +26,7 @@ class Staging {
  private:
   struct Block {
     void* memory = nullptr;
-    size_t bytes = 0;
+    size_t bytes = 0;                           // 0 after a failed copy: never used again
     void* event = nullptr;                      // recorded after the last copy from it
     std::weak_ptr<gpu::StreamContext> context;  // of the stream of that copy; expires with the stream
 
