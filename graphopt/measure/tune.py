@@ -116,7 +116,7 @@ class TuningCache:
                     for entry in data["entries"]
                 }
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelLoadError(f"{path}: cannot be read as a tuning cache: {error}") from None
 
     def write(self, path: Path) -> None:

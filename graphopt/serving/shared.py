@@ -87,7 +87,10 @@ def shared_form(model: Path, folder: Path) -> Path | None:
         if why_not.exists():
             _say(why_not.read_text().strip())
             return None
-        for name, digest in json.loads((form / _HASHES).read_text()).items():
+        hashes = json.loads((form / _HASHES).read_text())
+        if not isinstance(hashes, dict):
+            raise OSError(f"{form / _HASHES} is damaged; remove {form}")
+        for name, digest in hashes.items():
             if files.sha256(form / name) != digest:
                 raise OSError(f"{form / name} is damaged; remove {form}")
         os.utime(form)  # the least recently used form is evicted first

@@ -14,7 +14,17 @@ import pytest
 
 import graphopt
 from graphopt.errors import GraphoptError, ModelLoadError, OptionError
-from graphopt.measure.tune import Measured, Measurement, Tuning, TuningCache, _cut_out, _OnlyCandidate, _Work, fastest
+from graphopt.measure.tune import (
+    CACHE_FORMAT,
+    Measured,
+    Measurement,
+    Tuning,
+    TuningCache,
+    _cut_out,
+    _OnlyCandidate,
+    _Work,
+    fastest,
+)
 from graphopt.targets.profit import Candidate, Workload
 from graphopt.targets.target import Target
 from models import ZOO
@@ -173,7 +183,16 @@ def test_measurements_hold_for_one_precision(tmp_path: Path) -> None:
     assert set(tuning.whole_model) == {"measurements", "estimates", "none"}
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"format": 1, "entries": [{}]}', '{"format": 99, "entries": []}'])
+MACHINE = '{"device": "", "provider": "", "threads": 1, "runtime": "", "library": ""}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "null", '{"format": 1, "entries": [{}]}', '{"format": 99, "entries": []}'),
+        f'{{"format": {CACHE_FORMAT}, "entries": [{{"machine": {MACHINE}, "measurements": []}}]}}',
+    ],
+)
 def test_broken_cache(text: str, tmp_path: Path) -> None:
     (tmp_path / "cache.json").write_text(text)
     with pytest.raises(ModelLoadError, match="tuning cache"):

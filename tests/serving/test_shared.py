@@ -61,6 +61,9 @@ def test_a_damaged_form_is_not_used(model: Path, made: Path, tmp_path: Path, cap
     (place / "model.onnx.data").write_bytes(data)
     assert shared_form(model, tmp_path) is None
     assert f"{place / 'model.onnx.data'} is damaged; remove {place}" in capfd.readouterr().err
+    (place / "hashes.json").write_text("[]")
+    assert shared_form(model, tmp_path) is None
+    assert f"{place / 'hashes.json'} is damaged; remove {place}" in capfd.readouterr().err
 
 
 def test_a_folder_that_others_may_write_is_not_used(
