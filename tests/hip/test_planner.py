@@ -129,8 +129,8 @@ def test_the_choice_changes_only_for_a_clear_gain(arch: str, harness: Harness) -
         (1024, 4, 32, "warpgroups_4_256x128_f16"),
         (256, 8, 128, "warpgroups_8_256x128_f16"),
         (128, 4, 32, "warpgroups_4_128x128_f16"),
-        (1024, 2, 32, "2_256x128_f16"),  # warpgroups have no kernels for 2 bits and for small blocks
-        (1024, 4, 16, "4_256x128_f16"),
+        (1024, 2, 32, "warpgroups_2_256x128_f16"),
+        (1024, 4, 16, "4_256x128_f16"),  # warpgroups have no kernels for small blocks
     ],
 )
 def test_many_rows_of_packed_weights_run_on_warpgroups(
