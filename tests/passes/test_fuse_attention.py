@@ -463,6 +463,10 @@ def test_constant_masks_with_effect() -> None:
     )
     after = fuse(core("a = Add(s, m)" + softmax, {"m": np.zeros((2, 1, 5, 7), np.float32)}, rows="5", keys="7"))
     assert "FusedAttention" not in after.op_types
+    # A Cast to an integer makes 0.5 a 0, which hides the scores.
+    half = "i = Cast <to = 6> (m)\n e = Cast <to = 9> (i)\n a = Where(e, s, c)"
+    constants = {"m": np.full((5, 7), 0.5, np.float32), "c": np.float32(-1e4)}
+    check(core(half + softmax, constants, rows="5", keys="7"), operands(), "FusedAttentionMask")
 
 
 def test_many_tokens_need_no_memory() -> None:

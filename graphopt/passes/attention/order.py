@@ -84,9 +84,8 @@ def drop_zero_terms(found: Attention) -> Attention:
             return True
         if any(size not in (ONE, of_scores) for size, of_scores in zip(reversed(dims), reversed(base))):
             return True
-        number = _only_number(term.value, found.graph)
-        keeps = term.keeps if isinstance(term, Condition) else None if term.mask is None else term.mask[1]
-        return number is None or (number != 0 if keeps is None else bool(number) != keeps)
+        neutral = term.keeps if isinstance(term, Condition) else term.mask is not None and term.mask[1]
+        return _only_element(term.value, found.graph) is not neutral
 
     return replace(
         found,
@@ -95,19 +94,18 @@ def drop_zero_terms(found: Attention) -> Attention:
     )
 
 
-def _only_number(value: ir.Value | None, graph: GraphView) -> float | None:
-    """Returns the number that all elements of a constant have, or None."""
+def _only_element(value: ir.Value | None, graph: GraphView) -> bool | None:
+    """Returns whether all elements of a constant are 1 (True) or all are 0 (False); None otherwise."""
     for _ in range(MAX_PATH):
         array = graph.constant(value)
         if array is not None:
-            first = array.reshape(-1)[:1]
-            return float(first[0]) if array.size and np.all(array == first) else None
+            return next((bool(n) for n in (0, 1) if array.size and np.all(array == n)), None)
         node = producer_of(value, "Cast", "Expand", "Identity", "Reshape", "Unsqueeze", "Where")
         if node is None:
             return None
-        value = node.inputs[0]
+        value = node.inputs[0]  # a Cast keeps 0 and 1 in every type
         if node.op_type == "Where":
-            condition = _only_number(value, graph)
+            condition = _only_element(value, graph)
             if condition is None:
                 return None
             value = node.inputs[1 if condition else 2]
