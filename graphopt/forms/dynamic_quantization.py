@@ -6,6 +6,7 @@ Q(X), x_scale, x_zero = DynamicQuantizeLinear(X).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ import onnx_ir as ir
 
 from graphopt.forms.activation import Form, form_of
 from graphopt.forms.affine import row_of_columns
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.view import (
     attribute_int,
@@ -25,7 +27,7 @@ from graphopt.graph.view import (
 )
 from graphopt.ops import OPS
 from graphopt.ops.schema import Array
-from graphopt.remarks import Code, Refusal
+from graphopt.remarks import Code, Refusal, became
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,24 @@ class DynamicLayer:
     @property
     def Y(self) -> ir.Value:
         return self.layer[-1].outputs[0]
+
+    @property
+    def attributes(self) -> Mapping[str, float]:
+        """The attributes of the activation."""
+        return {} if self.form is None else self.form.attributes
+
+    def constants(self, parameters: Mapping[str, ir.Value | Array], editor: Editor) -> list[ir.Value]:
+        """Returns the parameters as values: those of the model, and new initializers. The keys end their names."""
+        return [
+            value if isinstance(value, ir.Value) else editor.initializer(self.gemm, value, f"{self.W.name}_{hint}")
+            for hint, value in parameters.items()
+        ]
+
+    def replace(self, builder: Builder, y: ir.Value, editor: Editor) -> str:
+        """Replaces all nodes by those of the builder, with the result y; returns the text of the remark."""
+        nodes = [*reversed(self.layer), self.scales, self.quantize]
+        editor.replace(nodes, builder.nodes, {self.Y: y}, anchor=self.layer[-1])
+        return became(len(nodes), self.name)
 
 
 def dynamic_layer(stem: str, node: ir.Node, editor: Editor) -> DynamicLayer | None:

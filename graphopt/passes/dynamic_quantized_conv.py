@@ -34,7 +34,7 @@ from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
 from graphopt.passes.fused_conv import resolved_pads
 from graphopt.passes.unsigned_conv import unsigned
-from graphopt.remarks import Code, Refusal, became
+from graphopt.remarks import Code, Refusal
 from graphopt.targets.cpu import dynamic_quantized_conv_no_gain
 from graphopt.targets.profit import Candidate
 
@@ -94,17 +94,11 @@ class DynamicQuantizedConv(Pass[DynamicLayer, DynamicConvPlan]):
         return editor.candidate(match.name, (match.X, match.W), match.Y, match.gemm, no_gain)
 
     def rewrite(self, plan: DynamicConvPlan, editor: Editor) -> str:
-        match, last = plan.match, plan.match.layer[-1]
+        match, b = plan.match, Builder(editor, plan.match.layer[-1])
         parameters = {"uint8": plan.weight, "bias": plan.bias, "scales": plan.scale, "zero_point": plan.zero_point}
-        constants = [
-            value if isinstance(value, ir.Value) else editor.initializer(match.gemm, value, f"{match.W.name}_{hint}")
-            for hint, value in parameters.items()
-        ]
-        activation = {} if match.form is None else match.form.attributes
-        b = Builder(editor, last)
-        y = b.emit(match.name, [match.X, *constants], {**plan.attributes, **activation}).outputs[0]
-        editor.replace([*reversed(match.layer), match.scales, match.quantize], b.nodes, {match.Y: y}, anchor=last)
-        return became(len(match.layer) + 2, match.name)
+        inputs = [match.X, *match.constants(parameters, editor)]
+        y = b.emit(match.name, inputs, {**plan.attributes, **match.attributes}).outputs[0]
+        return match.replace(b, y, editor)
 
 
 def _zero_point(conv: ir.Node, dtype: np.dtype[Any], editor: Editor) -> Array:

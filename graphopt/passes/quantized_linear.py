@@ -44,7 +44,7 @@ from graphopt.metadata import Numerics
 from graphopt.ops.quantized_linear import STEM
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
-from graphopt.remarks import Code, Refusal, became
+from graphopt.remarks import Code, Refusal
 from graphopt.targets.cpu import quantized_linear_no_gain
 from graphopt.targets.profit import Candidate
 
@@ -117,21 +117,15 @@ class QuantizedLinear(Pass[DynamicLayer, QuantizedPlan]):
         return editor.candidate(match.name, (match.X, match.W), match.Y, match.gemm, no_gain)
 
     def rewrite(self, plan: QuantizedPlan, editor: Editor) -> str:
-        match, last = plan.match, plan.match.layer[-1]
+        match, b = plan.match, Builder(editor, plan.match.layer[-1])
         parameters = {"columns": plan.weight, "scales": plan.scale, "zero_points": plan.zero_point, "bias": plan.bias}
-        constants = [
-            value if isinstance(value, ir.Value) else editor.initializer(match.gemm, value, f"{match.W.name}_{hint}")
-            for hint, value in parameters.items()
-        ]
-        attributes = {} if match.form is None else match.form.attributes
-        b = Builder(editor, last)
+        constants = match.constants(parameters, editor)
         rank = None if plan.axes is None else plan.axes + 2
         x = match.X if rank is None else b.in_channels_last(match.X, rank)
-        y = b.emit(match.name, [x, *constants], attributes).outputs[0]
+        y = b.emit(match.name, [x, *constants], match.attributes).outputs[0]
         if rank is not None:
             y = b.transpose(y, *to_channels_first(rank))
-        editor.replace([*reversed(match.layer), match.scales, match.quantize], b.nodes, {match.Y: y}, anchor=last)
-        return became(len(match.layer) + 2, match.name)
+        return match.replace(b, y, editor)
 
 
 def _spatial_axes(conv: ir.Node, weight: Sequence[int]) -> int:
