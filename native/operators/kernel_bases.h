@@ -103,6 +103,9 @@ class CpuKernelOf final : public CpuKernel<Op> {
   }
 };
 
+// Returns the size of packed weights in the workspace. Scratch memory follows them, so it is whole cache lines.
+inline size_t whole_cache_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
 // The kernel of a WeightedOperator that needs packed weights (packed.h). Constant weights are packed once; other
 // weights are packed by each run in its workspace.
 template <class Op, const auto& kKernels>
@@ -170,10 +173,8 @@ class PackedCpuKernel : public CpuKernel<Op> {
   }
   // Constant weights were packed for one algorithm, which every call uses.
   Algorithm algorithm_of(const Problem& p) const { return choose_algorithm(packed_for_ ? *packed_for_ : p); }
-  // Returns the bytes of weights packed in the workspace, rounded up to a cache line because scratch memory
-  // follows them.
   static size_t in_workspace(const Problem& p, Algorithm algorithm) {
-    return (kKernels.weights(p, algorithm) + 63) / 64 * 64;
+    return whole_cache_lines(kKernels.weights(p, algorithm));
   }
 
   std::optional<Problem> packed_for_;

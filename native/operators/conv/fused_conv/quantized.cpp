@@ -99,9 +99,8 @@ class DynamicQuantizedConvCpu final : public CpuKernel<DynamicQuantizedConvOp> {
   cpu::FusedConvVectors vectors_of(const Problem& p) const {
     return cpu::dynamic_conv_choose<float>(packed_for_ ? *packed_for_ : p);
   }
-  // Returns the bytes of packed weights in the workspace, rounded up to a cache line.
   static size_t in_workspace(const Problem& p, cpu::FusedConvVectors vectors) {
-    return (cpu::dynamic_conv_weights<float>(p, vectors) + 63) / 64 * 64;
+    return whole_cache_lines(cpu::dynamic_conv_weights<float>(p, vectors));
   }
 
   std::optional<Problem> packed_for_;

@@ -147,9 +147,8 @@ class QuantizedConvCpu final : public CpuKernel<QuantizedConvOp> {
                     cpu::quantized_conv_workspace<uint8_t>(p, false)) +
            (packed_ ? 0 : in_workspace(p));
   }
-  // Returns the bytes of packed weights in the workspace, rounded up to a cache line.
   static size_t in_workspace(const Problem& p) {
-    return (cpu::quantized_conv_weights<uint8_t>(p) + 63) / 64 * 64;
+    return whole_cache_lines(cpu::quantized_conv_weights<uint8_t>(p));
   }
   static cpu::ConvQuantization quantization(const Call& call) {
     const bool is_signed = call.inputs[kX].type == ElementType::kInt8;

@@ -96,9 +96,8 @@ class QuantizedLinearCpu final : public CpuKernel<QuantizedLinearOp> {
   size_t workspace(const Problem& p, size_t workers) const override {
     return cpu::quantized_linear_workspace<float>(p, workers) + (packed_ ? 0 : in_workspace(p));
   }
-  // Returns the bytes of packed weights in the workspace, rounded up to a cache line.
   static size_t in_workspace(const Problem& p) {
-    return (cpu::quantized_linear_weights<float>(p) + 63) / 64 * 64;
+    return whole_cache_lines(cpu::quantized_linear_weights<float>(p));
   }
   static cpu::WeightBytes bytes_of_weight(const Tensor& w, const uint8_t* zero_points) {
     return {w.as<const uint8_t>(), zero_points, w.type == ElementType::kInt8};
