@@ -12,6 +12,12 @@ namespace graphopt::gpu {
 
 using hip::GemmTile;
 
+// Returns whether a target has the kernels that copy to LDS directly or use warpgroups, unless their tile is for NVIDIA
+// only: NVIDIA, and the CPU with waves of 32 for tests.
+inline bool has_nvidia_kernels(const Architecture& arch) {
+  return arch.matrix == hip::Matrix::kMma || (arch.matrix == hip::Matrix::kEmulated && arch.wave == 32);
+}
+
 // The tile of a GEMM with operands of any layout.
 struct StridedTiling {
   GemmTile tile;

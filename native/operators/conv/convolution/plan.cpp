@@ -215,9 +215,7 @@ const char* refuse_channels_last_conv(const ConvolutionProblem& p, const DeviceF
 const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& device) {
   const char* why = refuse_channels_last_conv(p, device);
   if (why != nullptr) return why;
-  const Architecture& arch = architecture(device.arch);
-  const bool for_tests = arch.matrix == hip::Matrix::kEmulated && arch.wave == 32;
-  if (arch.matrix != hip::Matrix::kMma && !for_tests) return "the device has no direct copies to LDS";
+  if (!has_nvidia_kernels(architecture(device.arch))) return "the device has no direct copies to LDS";
   if (p.transposed) return "a transposed convolution";
   for (size_t d = 1; d < kSpatialAxes; ++d) {
     if (p.stride[d] != 1 || p.dilation[d] != 1 || p.in[d] != p.out[d])

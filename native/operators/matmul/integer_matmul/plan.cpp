@@ -225,10 +225,9 @@ std::optional<IntegerWarpgroupGrid> choose_integer_warpgroups(int64_t M, int64_t
                                                               const std::optional<AlignedTiling>& tiling) {
   const Architecture& arch = architecture(device.arch);
   const bool nvidia = arch.matrix == hip::Matrix::kMma;
-  const bool emulated = arch.matrix == hip::Matrix::kEmulated && arch.wave == 32;
   const bool simple = is_byte(p.y) && !p.has_table && p.sum.kind != hip::IntegerResidual::kToExact &&
                       (p.act.kind == ActivationKind::kNone || p.act.kind == ActivationKind::kRelu);
-  if (!(nvidia || emulated) || !simple || p.columns % (2 * hip::kIntegerPack) != 0 || M * K == 0)
+  if (!has_nvidia_kernels(arch) || !simple || p.columns % (2 * hip::kIntegerPack) != 0 || M * K == 0)
     return std::nullopt;
   const bool adds = p.sum.kind != hip::IntegerResidual::kNone;
   std::optional<IntegerWarpgroupGrid> best;

@@ -160,8 +160,7 @@ std::optional<WarpgroupGrid> choose_warpgroups(const NBitsProblem& p, const Devi
                                                std::optional<GemmTile> wanted) {
   const Architecture& arch = architecture(device.arch);
   const bool nvidia = arch.matrix == hip::Matrix::kMma;
-  const bool emulated = arch.matrix == hip::Matrix::kEmulated && arch.wave == 32;
-  if (p.size % hip::kNBitsWarpgroupBlock != 0 || !(nvidia || emulated)) return std::nullopt;
+  if (p.size % hip::kNBitsWarpgroupBlock != 0 || !has_nvidia_kernels(arch)) return std::nullopt;
   std::optional<WarpgroupGrid> best;
   for (const hip::WarpgroupTile& tile : hip::kWarpgroupTiles) {
     if (!hip::runs_on(tile.targets, nvidia) || (wanted && *wanted != tile.tile)) continue;
