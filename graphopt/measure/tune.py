@@ -56,7 +56,7 @@ CACHE_FORMAT = 1
 # its activation and the next convolution, because the runtime's layout changes between them belong to the cost.
 NODES_BEFORE, NODES_AFTER = 2, 3
 MAX_SECONDS_A_CLASS = 3.0
-WHOLE_MODEL_SHARE = 0.25  # of the option `seconds`, to time the whole model
+WHOLE_MODEL_SHARE = 0.25  # share of the option `seconds` for the times of the whole model
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-// Quantization to bytes with one scale for a tensor, as in DynamicQuantizeLinear. For kernel files only (see cpu/isa.h).
+// Quantization to bytes with one scale for a tensor, as in DynamicQuantizeLinear. For kernel files only (cpu/isa.h).
 #pragma once
 
 #include <algorithm>

@@ -1,8 +1,9 @@
 // Convolutions with several input or output channels in each group, as an implicit GEMM. A step of the GEMM is one tap
-// of the window for one word: two channels in bfloat16 and in integers, or one in float32. Each step reads the words of the pixels at
-// an offset in s, the packed x (strips.h). The rows of the GEMM are output channels and the columns are pixels, as in
-// y. If y has few pixels, vectors of pixels would be partly empty. The rows are then pixels, whose words may be
-// gathered first, and the columns are channels. With AMX, all bfloat16 convolutions run in AMX tiles (tiles_cpu.cpp).
+// of the window for one word: two channels in bfloat16 and in integers, or one in float32. Each step reads the words of
+// the pixels at an offset in s, the packed x (strips.h). The rows of the GEMM are output channels and the columns are
+// pixels, as in y. If y has few pixels, vectors of pixels would be partly empty. The rows are then pixels, whose words
+// may be gathered first, and the columns are channels. With AMX, all bfloat16 convolutions run in AMX tiles
+// (tiles_cpu.cpp).
 #include "operators/conv/fused_conv/gemm_cpu.h"
 
 #include <memory>
@@ -360,8 +361,8 @@ void GemmSchedule::cache_strips(const ConvolutionProblem& p, FusedConvVectors ve
   }
 }
 
-// Computes the convolution; `end` is the epilogue of all images, and `format` makes the
-// words of E. x: elements of T, or words in the NCHW2c bf16 layout.
+// Computes the convolution. `format` makes words of E, `end` is the epilogue of all images. x: elements of T, or words in
+// the NCHW2c bf16 layout.
 template <class E, class P, class T, bool kTwoChannels>
 void multiply_groups(const P& format, const ConvolutionProblem& p, FusedConvVectors vectors,
                      GemmSchedule& schedule, const void* x, const Word* w, const Finish<T, kTwoChannels>& end,
