@@ -95,6 +95,26 @@ def test_nodes_that_change_nothing(node: str, place: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("z", "starts", "axes", "kept"),
+    [
+        ("N, 4", [0, 0], [0, 1], False),
+        ("N, 4", [0, 0], [-2, -1], False),
+        ("4, N", [0, 0], [1, 0], False),
+        ("M, 4", [0, 0], [0, 1], True),
+        ("N, 4", [1, 0], [0, 1], True),
+        ("N, 3", [0, 0], [0, 1], True),
+    ],
+)
+def test_slices_to_the_sizes_of_a_value(z: str, starts: list[int], axes: list[int], kept: bool) -> None:
+    text = f"g (float[N, 4] x, float[{z}] z) => (float[A, B] y) {{ s = Shape(z) t = Slice(x, i, s, a) y = Relu(t) }}"
+    ops = clean(
+        model_from_text(text, {"i": np.array(starts), "a": np.array(axes)}),
+        {"x": draw(5, 4), "z": draw(*(4 if n.strip() == "4" else 3 if n.strip() == "3" else 5 for n in z.split(",")))},
+    )
+    assert ("Slice" in ops) == kept
+
+
+@pytest.mark.parametrize(
     "node",
     [
         "Cast <to = 10> (x)",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor
-from graphopt.graph.operators.arguments import spans
+from graphopt.graph.operators.arguments import Span, spans
 from graphopt.graph.operators.dropout import drops_nothing
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size
 from graphopt.graph.view import attribute_int, is_read, producer_of
@@ -100,8 +100,17 @@ def _expands_nothing(node: ir.Node, editor: Editor) -> bool:
 
 
 def _slices_everything(node: ir.Node, editor: Editor) -> bool:
-    found = spans(editor.arguments(node))
-    return found is not None and all(span.covers_axis and span.step == 1 for span in found)
+    arguments, dims = editor.arguments(node), editor.shapes.dims(node.inputs[0])
+    found, at = spans(arguments), arguments.position("ends")
+    ends = None if at is None else editor.shapes.elements(node.inputs[at])
+
+    def covers_axis(i: int, span: Span) -> bool:
+        """Whether the span has every element; its end may be the size of the axis, which may be a symbol."""
+        if span.covers_axis or ends is None or dims is None or not -len(dims) <= span.axis < len(dims):
+            return span.covers_axis
+        return span.start == 0 and ends.items.flat[i] == dims[span.axis]
+
+    return found is not None and all(span.step == 1 and covers_axis(i, span) for i, span in enumerate(found))
 
 
 def _pads_nothing(node: ir.Node, editor: Editor) -> bool:
