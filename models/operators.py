@@ -81,6 +81,9 @@ ACTIVATIONS = {
 LIMITS = {"low": np.array(0, np.float32), "high": np.array(6, np.float32)}
 
 
+SCATTER = '{1} = ScatterElements <axis = 0, reduction = "add"> ({0}, e, x)'
+
+
 def act(name: str, x: str, y: str) -> str:
     return ACTIVATIONS[name].format(x=x, y=y)
 
@@ -329,6 +332,27 @@ def planes() -> Iterator[Case]:
         yield Case(f"ScaleShift {name}, 8x64x128x128", graph, {"scale": normal(64, 1, 1), "shift": normal(64, 1, 1)})
 
 
+def index_add() -> Iterator[Case]:
+    """Sums of the messages of a graph network, as PyTorch exports scatter_add: nodes, edges, columns."""
+    for N, E, F in (
+        *((4, 8, 4), (16, 64, 1), (16, 64, 8), (16, 64, 64), (16, 64, 288), (100, 512, 1), (100, 512, 64)),
+        *((600, 5120, 1), (600, 5120, 8), (600, 5120, 64), (600, 5120, 288)),
+    ):
+        graph = f"""g ({tensor(N, F)} d, int64[{E}] i, {tensor(E, F)} x) => ({tensor(N, F)} y) {{
+            c = Unsqueeze (i, one) s = Shape (x) e = Expand (c, s)
+            {SCATTER.format("d", "y0")} {" ".join(SCATTER.format(f"y{k}", f"y{k + 1}") for k in range(7))}
+            y = Identity (y7) }}"""
+        feeds = {"i": rng.integers(0, N, E)}
+        yield Case(f"{E} of {N} x {F}", graph, {"one": np.array([1])}, feeds, parts=8)
+    d, x = tensor(8, 64, 100), tensor(8, 64, 1000)
+    graph = f"""g ({d} d, int64[1000] i, {x} x) => ({d} y) {{
+        s = Shape (x) e = Expand (i, s) y = ScatterElements <axis = 2, reduction = "add"> (d, e, x) }}"""
+    yield Case("1000 of 100 along the last axis, 8x64", graph, feeds={"i": rng.integers(0, 100, 1000)})
+    graph = f"""g ({tensor(600, 64)} d, int64[5120] i, {tensor(5120, 64)} x) => ({tensor(600, 64)} y) {{
+        c = Unsqueeze (i, one) y = ScatterND <reduction = "add"> (d, c, x) }}"""
+    yield Case("ScatterND, 5120 of 600 x 64", graph, {"one": np.array([1])}, {"i": rng.integers(0, 600, 5120)})
+
+
 def contrib() -> Iterator[Case]:
     """Nodes of com.microsoft and their definitions, with the sizes of BERT-base, GPT-2 and ResNet-50."""
     x, D = tensor(1, 128, 768), 768
@@ -429,5 +453,5 @@ def quantized_conv() -> Iterator[Case]:
 CONVOLUTIONS = (winograd, fused_conv, inverted_residual, conv_transpose)
 GROUPS: dict[str, Callable[[], Iterator[Case]]] = {
     group.__name__: group
-    for group in (*CONVOLUTIONS, linear, matmul, attention, norms, planes, contrib, quantized_conv)
+    for group in (*CONVOLUTIONS, linear, matmul, attention, norms, planes, index_add, contrib, quantized_conv)
 }

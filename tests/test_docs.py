@@ -364,6 +364,7 @@ def test_the_page_on_gpus_has_every_operator() -> None:
     for_cpus = {
         "AxisSoftmax",
         "DynamicQuantizedConv",
+        "IndexAdd",
         "InvertedResidual",
         "MaxPool",
         "QuantizedConv",

@@ -459,8 +459,33 @@ def _axis_softmax(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
         yield NodeCase(spec, [x], {"axis": axis})
 
 
+def _index_add(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
+    # data, updates, number of indices, axis
+    for i, (data, updates, count, axis) in enumerate(
+        (
+            ((7, 5), (40, 5), 40, 0),
+            ((2, 9, 33), (2, 30, 33), 30, 1),
+            ((3, 4, 6), (3, 4, 50), 50, -1),
+            ((11,), (64,), 64, 0),
+            ((6, 8, 10, 3), (6, 5, 10, 3), 5, -3),
+            ((9, 70), (300, 70), 300, 0),
+            ((5, 4, 7), (3, 12, 6), 12, 1),  # updates that are smaller than data
+            ((4, 3, 5, 2), (9, 2, 5, 2), 9, 0),
+            ((4, 3), (6, 3), 1, 0),  # one index for all updates
+            ((4, 3), (0, 3), 0, 0),
+            ((4, 3), (0, 3), 1, 0),
+            ((0, 3), (0, 3), 0, 0),
+            ((3, 4, 5), (3, 6, 0), 6, 1),
+            ((200, 600), (90, 600), 90, 0),  # for several threads
+        )
+    ):
+        indices = rng.integers(-data[axis], max(data[axis], 1), count).astype((np.int64, np.int32)[i % 2])
+        yield NodeCase(spec, [rng.normal(size=data), indices, rng.normal(size=updates)], {"axis": axis})
+
+
 FAMILIES = {
     "AxisSoftmax": _axis_softmax,
+    "IndexAdd": _index_add,
     "MaxPool": _max_pool,
     "DynamicQuantizedConv": _dynamic_quantized_conv,
     "FusedConv": _fused_conv,

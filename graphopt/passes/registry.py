@@ -28,6 +28,7 @@ from graphopt.passes.fused_conv_transpose import FusedConvTranspose
 from graphopt.passes.gate import Gate
 from graphopt.passes.gather_rows import GatherRows
 from graphopt.passes.hoist_gather import HoistGather
+from graphopt.passes.index_add import IndexAdd
 from graphopt.passes.inverted_residual import InvertedResidual
 from graphopt.passes.norm_windows import NormWindows
 from graphopt.passes.pool_planes import PoolPlanes
@@ -84,6 +85,7 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     GatherRows(),
     HoistGather(),
     NormWindows(),
+    IndexAdd(),
     # After FuseRowNorm, which fuses the residual sums before norms.
     FeedForward(),
     QuantizedLinear(),
