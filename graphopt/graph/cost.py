@@ -239,5 +239,11 @@ class _GraphCost:
         letters: dict[str, int] = {}
         operands = attribute_string(node, "equation", "").replace(" ", "").partition("->")[0].split(",")
         for names, value in zip(operands, node.inputs):
-            letters.update(zip(names, self._shape(value) or ()))
+            shape = self._shape(value) or ()
+            before, dots, after = names.partition("...")
+            letters.update(zip(before, shape))
+            if dots:  # the axes of "..." are counted from its last one
+                covered = shape[len(before) : len(shape) - len(after)]
+                letters.update((f"...{i}", size) for i, size in enumerate(reversed(covered)))
+                letters.update(zip(reversed(after), reversed(shape)))
         return math.prod(letters.values())

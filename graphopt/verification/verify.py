@@ -291,6 +291,8 @@ def _where_first(
     while names:
         step = -(-len(names) // VALUES_PER_RUN)
         chosen = names[step - 1 :: step]
+        if chosen[-1] != names[-1]:
+            chosen.append(names[-1])
         try:
             first = _first_of(pair, Mode(library, row.provider), chosen, case, errors, numerics)
         except VerifyError:

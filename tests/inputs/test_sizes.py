@@ -232,6 +232,16 @@ def test_work_decides_how_many_sets_run() -> None:
     assert names(1e9) == names(1e9)
 
 
+@pytest.mark.parametrize("equation", ["...ij,...jk->...ik", "b...ij,b...jk->b...ik", "bhij,bhjk->bhik"])
+def test_work_of_an_einsum(equation: str) -> None:
+    """It is that of a MatMul, except for the traffic of a result whose shape is not known."""
+    text = f"""g (float[2, 3, 50, 70] x, float[2, 3, 70, 90] w) => (float[a, b, c, d] y) {{
+        y = Einsum <equation: string = "{equation}"> (x, w) }}"""
+    plain = "g (float[2, 3, 50, 70] x, float[2, 3, 70, 90] w) => (float[2, 3, 50, 90] y) { y = MatMul (x, w) }"
+    einsum, matmul = (Estimator(deserialized(model_from_text(t))).of({}).work for t in (text, plain))
+    assert abs(einsum - matmul) < 2 * 3 * 50 * 70 * 90 / 4
+
+
 def test_memory_of_this_machine() -> None:
     assert 1 << 28 < installed_memory() < 1 << 50
 
@@ -245,6 +255,15 @@ def test_the_report_lists_sizes(tmp_path: Path) -> None:
     assert {"N": 3, "L": 1} in report.sizes and {"N": 1, "L": 576} in report.sizes
     assert any(note.startswith("sizes tried: N 1, 2, 3") and "combinations" in note for note in report.notes)
     assert report.cases["tiny"] == "floats are normal, times 1e-4"
+
+
+@pytest.mark.parametrize("count", [32, 33, 64, 65, 98])
+def test_a_difference_of_the_last_value_is_located(count: int) -> None:
+    """Values are compared in groups; the last group may be smaller."""
+    chain = " ".join(f"v{i + 1} = {'Tanh' if i % 2 else 'Softsign'}(v{i})" for i in range(count - 1))
+    texts = (f"g (float[2] v0) => (float[2] last) {{ {chain} last = {op}(v{count - 1}) }}" for op in ("Exp", "Cosh"))
+    report = graphopt.verify(*map(model_from_text, texts), effort="quick")
+    assert any("the first value of both models that differs is 'last'" in note for note in report.notes), report.notes
 
 
 def test_a_difference_is_saved_and_located(tmp_path: Path) -> None:
