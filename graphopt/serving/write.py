@@ -221,5 +221,6 @@ def why_not_merged(proto: onnx.ModelProto, model: Path, sizes: Mapping[str, int]
 def _alike(a: np.ndarray, b: np.ndarray, rounding: float) -> bool:
     if not rounding:
         return bool((a == b).all())
-    scale = float(np.sqrt(np.mean(np.square(b, dtype=np.float64)))) if b.size else 0.0
+    finite = b[np.isfinite(b)]
+    scale = float(np.sqrt(np.mean(np.square(finite, dtype=np.float64)))) if finite.size else 0.0
     return bool(np.allclose(a, b, rtol=0, atol=rounding * scale, equal_nan=True))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from graphopt.errors import GraphoptError, OptionError
 from graphopt.runtime.discovery import library_path
@@ -147,19 +147,25 @@ def test_triton_python_model(bert: Path, tmp_path: Path, monkeypatch: pytest.Mon
         np.testing.assert_allclose(response.tensors[0].as_numpy(), wanted, atol=1e-4 * float(np.abs(wanted).max()))
 
 
-def matmul_over_rows(path: Path) -> Path:
+def matmul_over_rows(path: Path, ends_with_infinity: bool = False) -> Path:
     """Writes Y = X^T X X^T, which has the shapes of a batch although each row depends on all rows."""
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
         helper.make_node("MatMul", ["x", "t"], ["g"]),
-        helper.make_node("MatMul", ["g", "x"], ["y"]),
+        helper.make_node("MatMul", ["g", "x"], ["p"]),
+        helper.make_node("Add", ["p", "offsets"], ["y"]),
     ]
+    offsets = np.array([0, 0, 0, -np.inf if ends_with_infinity else 0], np.float32)
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy"]
-    onnx.save(
-        helper.make_model(helper.make_graph(nodes, "g", values[:1], values[1:]), ir_version=8, opset_imports=OPSETS),
-        path,
-    )
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [numpy_helper.from_array(offsets, "offsets")])
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=OPSETS), path)
     return path
+
+
+def test_rows_with_infinite_elements_are_compared(tmp_path: Path) -> None:
+    deployment, notes = write(matmul_over_rows(tmp_path / "m.onnx", True), tmp_path / "out", "litserve")
+    assert deployment.max_batch == 1
+    assert any("depends on other rows" in note for note in notes)
 
 
 def test_rows_that_depend_on_each_other_are_not_merged(tmp_path: Path) -> None:
