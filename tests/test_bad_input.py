@@ -244,6 +244,22 @@ def test_unsupported_fields_are_refused(graphopt_command: Command, tmp_path: Pat
     refused(graphopt_command, tmp_path, path, 3, "training_info")
 
 
+def test_complex_constants_are_kept(graphopt_command: Command, tmp_path: Path) -> None:
+    """ONNX allows no complex tensors in these operators, but passes look for their scalar operands."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.COMPLEX64, [2, 2]) for name in "xy")
+    constants = [
+        numpy_helper.from_array(np.eye(2, dtype=np.complex64), "w"),
+        numpy_helper.from_array(np.array(2 + 1j, np.complex64), "c"),
+    ]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Mul", ["m", "c"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [x], [y], constants)
+    opsets = [helper.make_opsetid("", 17)]
+    (tmp_path / "in.onnx").write_bytes(helper.make_model(graph, ir_version=8, opset_imports=opsets).SerializeToString())
+    result = graphopt_command("optimize", tmp_path / "in.onnx", tmp_path / "out.onnx")
+    assert result.exit_code == 0, result.stderr
+    assert [n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node] == ["MatMul", "Mul"]
+
+
 def test_out_is_in(graphopt_command: Command, tmp_path: Path) -> None:
     path = tmp_path / "in.onnx"
     data = relu_model().SerializeToString()

@@ -83,6 +83,12 @@ def test_a_link_is_kept(path: Path, tmp_path: Path, there: bool, relative: bool)
             assert old.read() == b"old"  # replaced, not overwritten in place
 
 
+def test_a_link_into_a_missing_folder_names_this_folder(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.onnx").symlink_to(tmp_path / "missing" / "real.onnx")
+    with pytest.raises(ModelSaveError, match=f"the folder {tmp_path / 'missing'} does not exist"):
+        graphopt.optimize(path, tmp_path / "link.onnx")
+
+
 def test_a_link_to_a_folder_where_the_weights_would_not_be_found(path: Path, tmp_path: Path) -> None:
     link = tmp_path / "link.onnx"
     link.symlink_to(path.parent / "real.onnx")

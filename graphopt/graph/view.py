@@ -31,7 +31,9 @@ from graphopt.targets.target import Target
 BODY_TYPE = "graphopt.T"
 # The element types of our operators.
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
-# In place of an operator's name: every operator of the domain, which must not be ONNX's own.
+# Element types that do not convert to a float.
+NOT_REAL = (ir.DataType.STRING, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
+# `nodes` accepts this instead of an operator's name, for all operators of a domain except ONNX's own.
 ANY = "*"
 
 
@@ -121,9 +123,9 @@ class GraphView:
         return array
 
     def scalar(self, value: ir.Value | None) -> float | None:
-        """Returns the element of a constant of size 1, or None."""
+        """Returns the element of a constant of size 1; None for others, for strings and for complex numbers."""
         tensor = self.tensor(value)
-        if tensor is None or math.prod(tensor_dims(tensor)) != 1 or tensor.dtype == ir.DataType.STRING:
+        if tensor is None or math.prod(tensor_dims(tensor)) != 1 or tensor.dtype in NOT_REAL:
             return None
         return float(tensor_array(tensor).item())
 

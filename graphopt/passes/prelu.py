@@ -49,7 +49,7 @@ class PRelu(Pass[PReluMatch, PReluMatch]):
     anchors = frozenset({("", "PRelu")})
 
     def match(self, node: ir.Node, editor: Editor) -> PReluMatch | None:
-        slope = editor.require_constant(node.inputs[1], "the slope", node)
+        slope = editor.require_constant(require_input(node, 1), "the slope", node)
         return None if slope.size == 1 else PReluMatch(node, require_input(node, 0), slope)
 
     def legal(self, match: PReluMatch, editor: Editor) -> PReluMatch:

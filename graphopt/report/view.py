@@ -168,7 +168,7 @@ def _module_of(node: ir.Node) -> str:
     """Returns the module of PyTorch that the exporter noted: the outermost one with a number, else the outermost."""
     try:
         *modules, _ = ast.literal_eval(node.metadata_props.get(NAME_SCOPES, "[]"))
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError):
         return ""
     names = [name for name in modules if isinstance(name, str) and name and not name.startswith("_")]
     return next((name for name in names if any(part.isdecimal() for part in name.split("."))), "".join(names[:1]))

@@ -96,7 +96,7 @@ def test_the_modules_that_an_exporter_notes_are_layers(tmp_path: Path) -> None:
         "['', 'embed', '_hook', 'embedding']",
         *(f"['', 'enc', 'enc.layers.{i}', 'enc.layers.{i}.a', 'mm']" for i in (0, 1)),
     ]
-    scopes += ["['', '_hook', 'head']", "no list"]
+    scopes += ["['', '_hook', 'head']", "no list", "5"]
     nodes = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"], name=f"node_{i}") for i in range(len(scopes))]
     for node, scope in zip(nodes, scopes, strict=True):
         helper.set_model_props(node, {"pkg.torch.onnx.name_scopes": scope})

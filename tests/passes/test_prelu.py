@@ -117,3 +117,9 @@ def test_refuses_a_slope_that_is_computed() -> None:
 def test_refuses_gpus_and_targets_without_our_operators() -> None:
     assert codes(prelu(), "rocm") == ["NO_GAIN"]
     assert codes(prelu(), "portable") == ["TARGET"]
+
+
+def test_no_slope() -> None:
+    assert codes(model_from_text("g (float[N, 3] x) => (float[N, 3] y) { y = PRelu(x) }", check=False)) == [
+        "UNSUPPORTED_OP"
+    ]
