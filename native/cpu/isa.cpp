@@ -48,14 +48,18 @@ Chosen choose() {
   __builtin_cpu_init();
 #endif
   const char* given = std::getenv("GRAPHOPT_ISA");
-  const Level* selected = kLevels;
+  const Level* selected = given == nullptr ? kLevels : nullptr;
   for (const Level& level : kLevels) {
     if (given != nullptr && std::strcmp(given, level.name) == 0) selected = &level;
   }
   Chosen chosen;
+  if (selected == nullptr) {
+    chosen.why = std::string("; GRAPHOPT_ISA is ignored: '") + given + "' is not a name";
+    selected = kLevels;
+  }
   for (const Level& level : kLevels) {
     const char* why = &level < selected    ? "GRAPHOPT_ISA selects a lower one"
-                      : !level.supported() ? "this machine lacks it"
+                      : !level.supported() ? "this machine or its system lacks it"
                                            : nullptr;
     if (why == nullptr) {
       chosen.isa = level.isa;

@@ -562,6 +562,12 @@ def test_disabled_kernels_run_their_bodies(monkeypatch: pytest.MonkeyPatch) -> N
         session(model("ScaleShift", shapes, {}))
 
 
+def test_log_names_an_unknown_instruction_set() -> None:
+    result = run_script('session(model("ScaleShift", [(2, 3), (3,), (3,)], {}))', GRAPHOPT_LOG="1", GRAPHOPT_ISA="AVX2")
+    assert result.returncode == 0, result.stderr
+    assert "; GRAPHOPT_ISA is ignored: 'AVX2' is not a name" in result.stderr
+
+
 def test_log_names_kernels_and_why_not_others() -> None:
     script = """
 session(model("ScaleShift", [(2, 3), (3,), (3,)], {}))
