@@ -3,8 +3,8 @@
     .venv/bin/python scripts/empty_machine.py release/graphopt-*.whl
     .venv/bin/python scripts/empty_machine.py release/graphopt-*.whl --docker examples/docker/Dockerfile.cpu
 
-A new virtual environment with nothing else on the PATH (no compiler, no shell) gets the wheel and MLServer; only the
-tests' client comes from this repository (tests/serving/client_of_two_workers.py). The client kills one of two workers.
+A new virtual environment with nothing else on the PATH (no compiler, no shell) gets the wheel, MLServer and Triton's
+client; only the tests' client comes from this repository (tests/serving). It kills one of two workers.
 The model is NudeNet, a trained YOLOv8 from a PyPI wheel, at 64x64.
 
 With --docker it runs the steps of a Dockerfile instead, with only Python, sh and ls on the PATH. Steps of the image's
@@ -40,7 +40,7 @@ def instructions(dockerfile: Path) -> list[tuple[str, str]]:
 
 
 def commands(readme: Path, image: str) -> list[list[str]]:
-    """Returns the arguments of graphopt in each `docker run` of an image that gets no GPU."""
+    """Returns graphopt's arguments in each `docker run` of the image without a GPU."""
     lines = [line for line in readme.read_text().splitlines() if line.startswith("docker run") and "$gpu" not in line]
     return [shlex.split(line.partition(f" {image} ")[2]) for line in lines if f" {image} " in line]
 
@@ -96,7 +96,7 @@ def run_dockerfile(dockerfile: Path, wheel: Path, root: Path) -> None:
 def serve(wheel: Path, root: Path) -> None:
     """Installs, optimizes, serves and queries in a virtual environment."""
     python = root / "venv" / "bin" / "python"
-    # The PATH has neither this environment's tools nor a compiler: a wheel needs none.
+    # The PATH has no compiler and no tools of the environment that runs this script: a wheel needs none.
     machine = Machine(root, python.parent)
     shutil.copy(pypi.fetch("nudenet"), root / "original.onnx")
     (root / "tests" / "serving").mkdir(parents=True)

@@ -6,11 +6,11 @@
 Models: the zoo, small exports of models/pytorch/published.py, and torchvision and transformers models of full size, all
 with random weights and symbolic sizes, in float32 and float16. `--models` selects others by their names in
 models/prepared.py, for example swin_t-8-foreign. They are first exported and optimized, one process per core;
-`--folder` keeps the exports for the next call. `--seconds` counts after that:
+`--folder` keeps the exports for the next call. Then two phases follow, which take `--seconds` together:
 
-1. Three rounds, on one thread: a session of every model is created, run and destroyed, in float32 and float16 by turns.
-   The device's memory after the third round is compared with that after the second. The rounds have at most half of the
-   time.
+1. Three rounds, on one thread: a session of every model is created, run and destroyed, of one model in float32, of the
+   next in float16. The device's memory after the third round is compared with that after the second. The rounds have at
+   most half of the time.
 2. Threads create, run and destroy sessions at random. A session may have a memory limit, which is enough for the
    largest input. Inputs have several sizes and are in host memory or on the device. Two sessions of one model run at
    once, one session runs on two threads, and a session is destroyed by another thread. PyTorch computes and captures
@@ -208,18 +208,21 @@ class Soak:
         return Live(session, model, precision, device, limit)
 
     def limit_of(self, model: Model, precision: str, device: int) -> int:
-        """Returns 9/8 of the memory that a session needs for its largest input, in bytes."""
+        """Returns 9/8 of the memory that a session needs for its largest input, and 4 MiB more, in bytes."""
         key = (model.name, precision, device)
         with self.limiting:
             if key not in self.limits:
                 self.begin(f"measure {model.name} {precision} on {device}")
                 most = 0
                 for i, feeds in enumerate(model.inputs):
-                    generous = (1 << 36) + len(model.inputs) * len(self.limits) + i  # unique: it identifies the pool
+                    generous = (1 << 36) + (len(self.limits) << 10) + i  # unique: it identifies the pool
                     live = self._open(model, precision, device, generous)
                     live.session.run(None, feeds)
                     pools = statistics_of("GraphoptMemory")["pools"]
-                    most = max(most, *(pool["most"] for pool in pools if pool["limit"] == generous))
+                    used = [pool["most"] for pool in pools if pool["limit"] == generous]
+                    if not used:
+                        raise SoakError(f"no pool of the device has the limit {generous}")
+                    most = max(most, *used)
                 self.limits[key] = most * 9 // 8 + (4 << 20)
             return self.limits[key]
 

@@ -5,9 +5,10 @@
     .venv/bin/python scripts/same_bytes.py main --models DIR # models of DIR; they are made there when it is empty
 
 The models: the zoo, trained models (those that can be downloaded), graphs of 2,000 nodes, random graphs, and the models
-of HARVESTED_TESTS. These are all models that the tests pass to graphopt. The zoo and the trained models are optimized
-with every set of OPTION_SETS, the others with "cpu, every legal rewrite" and one more set. DIR keeps the commit's
-results. Files that differ are listed with the rewrites that only one side has. The exit code is 1 if files differ.
+of HARVESTED_TESTS. These are all models of at most MAX_HARVESTED_BYTES that the tests pass to graphopt. The zoo and the
+trained models are optimized with every set of OPTION_SETS, the others with "cpu, every legal rewrite" and one more set.
+DIR keeps the commit's results. Files that differ are listed with the rewrites that only one side has. The exit code is
+1 if files differ.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ OPTION_SETS: dict[str, dict[str, Any]] = {
     "migraphx": {"target": "migraphx"},
 }
 HARVESTED_TESTS = ("tests/passes", "tests/conformance/test_conformance.py", "tests/test_quantized.py")
-# The largest model taken from a test: larger ones are in the zoo.
+# The largest model taken from a test; larger ones are left out.
 MAX_HARVESTED_BYTES = 4_000_000
 
 # Reads a list of [path, option set, arguments]. Prints one JSON line for each: model, option set, digest of the output,

@@ -211,7 +211,9 @@ def _start(node: ir.Node, value: ir.Value, editor: Editor) -> int:
 def _bias(value: ir.Value, columns: Range, editor: Editor) -> Part:
     stored = editor.constant(value)
     assert stored is not None
-    if stored.ndim > 2 or (stored.ndim == 2 and not (stored == stored[:1]).all()):
+    if stored.ndim > 2:
+        raise Refusal(Code.WRONG_SHAPE, f"the bias {value.name} has rank {stored.ndim}", value.producer())
+    if stored.ndim == 2 and not (stored == stored[:1]).all():
         raise Refusal(Code.WRONG_SHAPE, f"the rows of the bias {value.name} differ", value.producer())
     return Part(value, columns)
 

@@ -84,7 +84,7 @@ class Relations:
         cached: symbols of cached steps of a decoder.
         new: symbols of the steps that are appended to the cached ones.
         lengths: inputs that hold the number of keys, in total or of each sequence.
-        counted: masks with sums that are the numbers of keys of the sequences.
+        counted: masks from which the model computes the number of keys of each sequence, by summing rows.
     """
 
     sums: dict[str, Size] = field(default_factory=dict)
@@ -108,8 +108,8 @@ def relations_of(message: onnx.ModelProto, free: Sequence[str], model: ir.Model 
 
     Args:
         message: the model with functions inlined.
-        free: the symbols that may be chosen; of two related symbols, the later one in this list is determined by the
-            other.
+        free: the symbols that may be chosen; of two related symbols, one that is never negative is determined by the
+            other, or else the later one in this list.
         model: `deserialized(message)`, if the caller has it. The shapes of its results are removed.
     """
     return _Reader(message, model or deserialized(message)).read(list(free))

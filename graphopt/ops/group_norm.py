@@ -25,7 +25,7 @@ from graphopt.ops.schema import (
 
 
 def _groups(dialect: Dialect) -> str:
-    """Returns statements that compute groups_1d, num_groups as an int64 tensor of shape [1]."""
+    """Returns statements that write num_groups to groups_1d, an int64 tensor of shape [1]."""
     reshape = ints("one_dim", 1) + "groups_1d = Reshape(groups, one_dim)\n"
     if dialect.opset >= VALUE_OPSET:
         return "groups = Constant <value_int: int = @num_groups> ()\n" + reshape

@@ -1,4 +1,4 @@
-"""QuantizedConv[act]: an 8-bit convolution over two axes with channels last, as between QuantizeLinear nodes.
+"""QuantizedConv[act]: a convolution over two axes of 8-bit values with channels last.
 
     Y = Q(act(conv(D(X), D(W)) + D(B)))        D: DequantizeLinear, Q: QuantizeLinear
 

@@ -212,7 +212,8 @@ def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
     if axis != -1 and rank is None:
         raise Refusal(Code.UNKNOWN_RANK, f"the rank of {x.name} is not known", node)
     if not editor.shapes.is_last(axis, x):
-        raise Refusal(Code.WRONG_AXIS, f"the node normalises all axes from {axis} on, of rank {rank}", node)
+        detail = f"the node normalises all axes from {axis} on, and the rank of its input is {rank}"
+        raise Refusal(Code.WRONG_AXIS, detail, node)
     if any(o.uses() or o.is_graph_output() for o in node.outputs[1:]):
         raise Refusal(Code.ESCAPES, "another node reads the mean or the deviation", node)
     D = _last_dim(x, editor, node)

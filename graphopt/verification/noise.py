@@ -456,7 +456,8 @@ class NoisyModel:
             if kinds[0].noisy and not kinds[0].sources:
                 chosen = [(0, SINGLE, kinds[0].raw and node.op_type in SOFTMAXES)]
             if node.op_type == "BatchNormalization":
-                # x * s + (bias - mean * s): the result may consist of rounding errors.
+                # Kernels compute x * s + (bias - mean * s). If these terms almost cancel, the result consists mostly of
+                # rounding errors.
                 stored = replace(SINGLE, unit=self._precision.weights.unit)
                 separate = {*inputs[2:4]} & self._changed if inputs[2] is not inputs[3] else set()
                 chosen += [(i, stored, False) for i in (2, 3) if inputs[i] not in separate]
@@ -613,7 +614,10 @@ class NoisyModel:
             self._editor.set_attribute(node, "seed", kind(first + i))
 
     def _rounded(self, b: Builder, exact: ir.Value, rounding: Rounding, op_type: str, raw: bool) -> ir.Value:
-        """Writes exact + clip(uniform(-unit, unit) * (|exact| + floor)), in float32 or for float64 in float64."""
+        """Writes exact + clip(uniform(-unit, unit) * (|exact| + floor)) in float32.
+
+        Float64 values are computed in float64, without clip and floor.
+        """
         self._touched.add(b.anchor.graph)
         type_ = exact.dtype or FLOAT
         wide = type_ == DOUBLE
@@ -645,6 +649,8 @@ class NoisyModel:
 
 def _terms(node: ir.Node, operand: int) -> int:
     """Returns the number of products in each sum, from the shape of the weight; USUAL_TERMS if it is unknown.
+
+    For ConvTranspose it is the number of input channels, although groups and overlapping taps change it.
 
     Args:
         node: an operator of SUMS_OF_PRODUCTS.

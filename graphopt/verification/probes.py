@@ -445,7 +445,7 @@ def untested_nodes(
             if isinstance(outputs, str) or differs(case, outputs):
                 break
         else:
-            sentences.append(f"{name} could give zeros unnoticed: with the inputs tried no output depends on it")
+            sentences.append(f"{name} could give zeros unnoticed: no output depends on it for the inputs tried")
     return sentences
 
 

@@ -1,5 +1,5 @@
-// CPU kernels that need packed weights. An operator's cpu.h declares these functions for an operator with weights
-// (operator.h), and its cpu.cpp defines them. PackedCpuKernel (kernel_bases.h) calls them. Constant weights are packed
+// CPU kernels that need packed weights. For an operator with weights (operator.h) cpu.h or op.h declares the four
+// functions below, and cpu.cpp defines them. PackedCpuKernel (kernel_bases.h) calls them. Constant weights are packed
 // once for all sessions and, with a shared folder, for all processes.
 //
 //   NAME_weights    bytes of the packed weights; depends only on the algorithm and the weights' part of the problem

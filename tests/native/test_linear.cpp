@@ -79,7 +79,7 @@ TEST_CASE("linear of odd sizes") {
   }
 }
 
-// More rows than fit the second-level cache.
+// More rows than are packed at a time: packed, they take more than kChunkBytes.
 TEST_CASE("linear of many rows") {
   LinearProblem p;
   p.rows = 233;

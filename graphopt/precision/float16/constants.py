@@ -76,7 +76,8 @@ class HalfConstants:
     def may_store(self, value: ir.Value, node: ir.Node) -> bool:
         """Returns whether a constant may be stored in float16: matrices, filters and tables that fit.
 
-        Scalars and vectors keep float32, because clean-up folds their Cast from float16 into a float32 constant.
+        A stored constant is read through a Cast to float32. Scalars and vectors keep float32, because clean-up would
+        fold this Cast.
         """
         tensor = self.editor.tensor(value)
         if tensor is None or tensor.dtype != FLOAT or not value.is_initializer() or node.op_type in QUANTIZATION:

@@ -67,7 +67,7 @@ class Conversion:
         # Known multiply-adds: [in float16, all].
         self.multiply_adds = [0, 0]
         self.notes: list[str] = []
-        # Graph outputs that replaced a Cast by its source.
+        # The number of graph outputs that were results of Casts and now are the sources of these Casts.
         self.outputs = 0
 
     # -- a graph -------------------------------------------------------------------------------------------------
@@ -84,8 +84,8 @@ class Conversion:
             for body in bodies(node):
                 self.convert(body)
             self._convert_node(node)
-        # These Casts are bypassed last. Until here readers must see their results, which the model declares as float16:
-        # a node that keeps float32 would cast a converted value back to float32.
+        # These Casts are bypassed last. If they were bypassed earlier, a reader that is not converted would read a
+        # converted value. `_convert_node` would cast this value back to float32, but the reader takes float16.
         for cast in [c for c in self.redundant_casts if c.graph is graph]:
             assert cast.inputs[0] is not None
             self.editor.bypass(cast, cast.inputs[0])
@@ -240,8 +240,8 @@ class Conversion:
 
         The new node has no bias if all its elements would be 0.
 
-        A Cast of -3.4e38 would be -inf, and the softmax of a row without visible keys would be NaN. Adding -65504 would
-        not cancel the score; the mask replaces the score.
+        A Cast of -3.4e38 would be -inf, and the softmax of a row without visible keys would be NaN. In float32 the sum
+        of a score and -3.4e38 does not depend on the score. The sum with -65504 would, so the mask replaces the score.
         """
         bias = node.inputs[index]
         assert bias is not None

@@ -1,4 +1,7 @@
-"""Gives Transposes between planes and rows of pixels four axes: GPU providers with channels-last layout omit these."""
+"""Rewrites Transposes between planes [N, C, HW] and rows of pixels [N, HW, C] as Transposes with four axes.
+
+GPU providers with channels-last layout omit Transposes with four axes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _SWAP, _TO_ROWS, _TO_PLANES = (0, 2, 1), (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 def transpose_pixels(editor: Editor) -> None:
-    """Moves float16 Transposes of [N, C, HW] to the side of the Reshape where H and W are separate axes.
+    """Moves float16 Transposes of three axes to the side of the Reshape where H and W are separate axes.
 
         Transpose<0, 2, 1>(Reshape(x [N, C, H, W])) = Reshape(Transpose<0, 2, 3, 1>(x))
         Reshape(Transpose<0, 2, 1>(x [N, HW, C])) = Transpose<0, 3, 1, 2>(Reshape(x))

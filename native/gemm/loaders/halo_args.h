@@ -11,8 +11,8 @@ constexpr int kConvHaloTaps = 32;  // maximum number of taps of a kernel; a mask
 // Number of rows of zeros in LDS for taps outside X: one for each bank where a row can start; a power of two.
 constexpr int kHaloZeros = 8;
 
-// Returns how many packs of the next block of channels a work-item copies to LDS during a step of `parts` parts
-// (run_steps_ahead).
+// Returns the number of packs of pixels that a work-item copies to LDS during one step, for the next block of channels.
+// A step has `parts` parts (run_steps_ahead).
 constexpr int halo_chunks(int threads, int parts) { return threads < 256 || parts < 2 ? parts : 2; }
 
 // Like ChannelsLastConvArgs, for a convolution with stride 1 and with Y of the same height and width as X. A tap

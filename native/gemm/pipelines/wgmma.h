@@ -13,7 +13,7 @@
 
 #include "device/platform.h"
 
-// Targets with the instruction, and the CPU.
+// Targets with the instruction, and the CPU with waves of 32.
 #if defined(__CUDACC__) || GRAPHOPT_WAVE == 32
 #define GRAPHOPT_WARPGROUPS 1
 #endif

@@ -342,8 +342,9 @@ void Region::find_in_place() {
   }
 }
 
-// Finds inputs that only host-computed steps read. A plan remains valid for other shapes of these inputs if the values
-// computed from them keep it valid. These values must be computable without a plan, and only the host may read them.
+// Finds inputs that only host-computed steps read. If only the shapes of these inputs change, a plan is used again,
+// provided that each step that reads a value computed from them gets the same value or accepts the new one
+// (Region::fits). These values must be computable without a plan, and only the host may read them.
 void Region::find_shape_only_inputs() {
   steps_.shape_only_inputs.assign(steps_.inputs, true);
   for (const Step& step : steps_.all) {

@@ -15,7 +15,8 @@
 namespace graphopt {
 namespace {
 
-// Returns a text of all properties that determine the run time, except the element type.
+// Returns a text of all properties of the problem that determine the run time. fastest_of() adds the element type and
+// the alignment.
 std::string text_of(const ConvolutionProblem& p) {
   std::string text = p.transposed ? "ConvTranspose" : "Conv";
   if (p.channels_last) text += " in channels last";

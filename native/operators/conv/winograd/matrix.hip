@@ -1,8 +1,8 @@
 // WinogradConv[Add][act] in float16 on the matrix units: an implicit GEMM over the nine taps and the channels, with
 // float32 sums.
 //
-// X is first packed to [N, PH, PW, Cp], with its padding, and with channels padded to a multiple of 32. 32 channels of
-// a tap are then 64 contiguous bytes of each pixel. All copies to LDS move 16 bytes, without checks of the image's
+// X is first packed to [N, PH, PW, Cp], with its padding, and with channels padded to a multiple of 32. For each tap,
+// 32 channels of a pixel are then 64 contiguous bytes. All copies to LDS move 16 bytes, without checks of the image's
 // bounds. Y [M, pixels] = U [M, 9 Cp] patches [9 Cp, pixels]; gemm/pipelines/instruction.h multiplies.
 //
 // The kernels need 18 N OH OW C M FLOPs, for (2 H W C + 2 OH OW M) N bytes, and write and read the packed X once. They

@@ -29,8 +29,8 @@ bool has_matrix_conv(bool half, const DeviceFacts& device);
 ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts& device,
                        ConvAlgorithm algorithm);
 
-// Transforms input 1 (W) into the weights buffer; Plan::weights is its size in bytes. The plan depends on C, M and the
-// algorithm only.
+// Transforms input 1 (W) into the weights buffer; Plan::weights is its size in bytes. The plan depends on C, M, the
+// type and the algorithm only.
 Plan winograd_conv_prepare_plan(const ConvolutionProblem& p, bool half, ConvAlgorithm algorithm);
 
 // Inputs X, W, B and optional R; output Y; reads the prepared weights. `aligned`: all pointers are multiples of 16

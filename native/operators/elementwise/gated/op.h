@@ -42,7 +42,7 @@ class GatedOp final : public Operator<GatedProblem> {
 
 namespace graphopt::cpu {
 
-// T is float or graphopt::half. b is null for GatedHalves. y may be a or b.
+// T is float or graphopt::half. b is null for GatedHalves. For Gated, y may be a or b.
 GRAPHOPT_CPU_KERNEL(void, gated, (const GatedProblem& p, const T* a, const T* b, T* y, Parallel& parallel),
                     (p, a, b, y, parallel))
 

@@ -71,7 +71,7 @@ DEVICE void integer_tile(IntegerLds<T>& lds, int M, int N, int K, const Left& le
   }
 }
 
-// Returns the zero point of a row or column.
+// Returns zero point i; 0 if there are no zero points.
 DEVICE int32_t zero_at(const uint8_t* zero, int i, bool is_signed) {
   return zero != nullptr ? byte_value(zero[i], is_signed) : 0;
 }

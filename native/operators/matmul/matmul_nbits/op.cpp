@@ -34,13 +34,13 @@ Planner plan_mat_mul_nbits(const Node& node) {
     }
     if (call.has_input(4)) {
       p.has_g_idx = true;
-      throw_if(call.input(4).shape.elements() < p.K, "g_idx must have K elements");
+      throw_if(call.input(4).shape.elements() < p.K, "g_idx must have at least K elements");
     }
     if (call.has_input(5)) {
       p.has_bias = true;
       require(call.input(5), p.N, "bias");
     }
-    throw_if(call.alignment < 4, "B must be aligned to four bytes");
+    throw_if(call.alignment < 4, "the tensors must be aligned to four bytes");
     Shape y = a.shape;
     y[y.rank() - 1] = p.N;
     const Ref out = set_output(call, 0, y);
@@ -71,7 +71,7 @@ Planner plan_mat_mul_nbits(const Node& node) {
 std::string refuse_matmul_nbits(const Node& node) {
   const int64_t bits = node.get_int("bits", 4), size = node.get_int("block_size", 0);
   if (bits != 2 && bits != 4 && bits != 8) return std::to_string(bits) + " bits";
-  if (size < 16 || size % 16 != 0) return "block_size is not a multiple of 16";
+  if (size < 16 || size % 16 != 0) return "block_size is not a positive multiple of 16";
   if (node.get_bool("weight_prepacked")) return "weight_prepacked";
   if (node.has_input(4) && node.inputs[4].type != ElementType::kInt32) return "g_idx is not int32";
   if (!node.has_input(1) || node.inputs[1].type != ElementType::kUint8) return "B is not uint8";

@@ -12,8 +12,8 @@
 
 namespace graphopt {
 
-// `updates` has no size above that of `data`, except along `axis`. There its size is the number of indices; a single
-// index is that of all slices.
+// `updates` has no size above that of `data`, except along `axis`. There its size is the number of indices, or
+// there is one index, which applies to all slices.
 struct IndexAddProblem {
   Shape data, updates;
   size_t axis = 0;

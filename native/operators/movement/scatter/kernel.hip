@@ -20,8 +20,8 @@ DEVICE uint32_t scatter_item(int k) {
          static_cast<uint32_t>(k * kScatterThreads + thread_x());
 }
 
-// The list of a target's updates. Updates are numbered from 1. Element i is update i and the number of the
-// next update. SeparateList reads two arrays, InterleavedList one.
+// The linked lists of updates of all targets. Updates are numbered from 1. Element i is update i, with the number of
+// the next update in its list; 0 ends the list. SeparateList reads two arrays, InterleavedList one.
 template <class T>
 struct SeparateList {
   const T* updates;

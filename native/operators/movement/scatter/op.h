@@ -23,7 +23,8 @@ struct ScatterProblem {
 };
 
 // Inputs x, indices, updates; output y. `aligned`: all pointers are multiples of 16. Throws std::invalid_argument if
-// the indices do not fit into x, if there is no kernel for the reduction, or if a size is 2^31 or more.
+// the indices of ScatterElements are larger than x along another axis, if an index tuple has too many indices, if there
+// is no kernel for the reduction, or if a size is 2^31 or more.
 Plan scatter_plan(const ScatterProblem& p, bool aligned);
 
 }  // namespace graphopt::gpu

@@ -115,7 +115,7 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
   const int64_t sets = p.N * p.groups;
   if (sets * group_size == 0) return;
 
-  // The activation is a separate pass if runs are shorter than its vectors.
+  // The activation is a separate pass if runs are shorter than kShortPlane, a vector of AVX-512.
   const bool activate_last = p.inner < kShortPlane && p.act.kind != ActivationKind::kNone;
   const Run run = with_kind(activate_last ? ActivationKind::kNone : p.act.kind,
                             [](auto kind) -> Run { return normalize_run<kind>; });

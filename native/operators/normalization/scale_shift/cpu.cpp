@@ -14,7 +14,7 @@ constexpr int64_t kChunk = 16 * kBlock;  // elements that a thread processes at 
 constexpr int64_t kShortPlane = 16;      // planes with fewer elements are processed together
 
 // y = act(x * s + h (+ r)) in one pass, which hides the arithmetic behind the latency of memory. The iterations of a
-// loop are independent: y either is x or r, or does not overlap it.
+// loop are independent: each of x and r either is y or does not overlap y.
 using Plane = void (*)(const float* x, float s, float h, const float* r, const Activation& act, float* y,
                        int64_t n);
 using Elementwise = void (*)(const float* x, const float* s, const float* h, const float* r,

@@ -139,8 +139,8 @@ KERNEL(quantized_mean, kQuantizedThreads, QuantizedMeanArgs, x, x_scale, x_zero,
   if (shared.exists && shared.item == 0) y[shared.line] = QuantizedMean(args)(sum);
 }
 
-// Lines that are not contiguous: a work-item adds the words of kQuantizedAdjacent lines, so that the accesses of a wave
-// cover whole sectors of memory.
+// Lines that are not contiguous: a word holds one element of each of kQuantizedAdjacent adjacent lines. A work-item
+// reads words and keeps one sum for each line, so that the accesses of a wave cover whole sectors of memory.
 KERNEL(quantized_mean_adjacent, kQuantizedThreads, QuantizedMeanArgs, x, x_scale, x_zero, y_scale, y_zero,
        y) {
   constexpr uint32_t kParts = kQuantizedLineItems / kQuantizedWords;
@@ -177,7 +177,7 @@ KERNEL(quantized_mean_adjacent, kQuantizedThreads, QuantizedMeanArgs, x, x_scale
   y[word] = means;
 }
 
-// Computes a table of e^x in double: x = k ln 2 + r, and 13 terms of the series of e^r.
+// Computes a table of e^x in double: x = k ln 2 + r, and the series of e^r up to r^13.
 KERNEL(quantized_exponentials, kExponentials, ExponentialsArgs, x_scale, table) {
   const float* x_scale = args.x_scale;
   float* table = args.table;

@@ -52,8 +52,8 @@ const char* suffix_of(ElementType from, ElementType to) {
 }
 
 // Returns the number of work-items per row; short rows share a work-group. Eight work-items, or four that read packs,
-// read enough adjacent bytes. More work-items are used only if each of them has at least as many elements as it loads
-// at a time, because each doubling adds a step that combines their results.
+// read enough adjacent bytes. Their number is doubled beyond that while each has more elements than it loads at a time.
+// Each doubling adds a step that combines their results.
 uint32_t row_items_of(int64_t R, ElementType from, bool uses_packs) {
   if (R > 512) return hip::kReduceThreads;
   const int64_t few = uses_packs ? 4 : 8, ahead = is_float(from) ? 32 / bytes_of(from) : 8;
