@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 import graphopt  # noqa: E402
 from models import ZOO, pypi  # noqa: E402 - the zoo is beside this folder, not in the installed package
 
-MAX_LINES = 32
+MAX_LINES = 24
 STARTS = 11
 COMMANDS = (
     "optimize {0}.onnx {0}.opt.onnx --target cpu --verify --bench --threads 1",
