@@ -119,6 +119,62 @@ TEST_CASE("quantized linear of the largest bytes") {
   }
 }
 
+// With AVX2 and without VNNI, sums of four products are added in 16 bits if they fit: below 129 times 255.
+TEST_CASE("quantized linear of weights near the limit of 16 bits") {
+  for (const int period : {1, 2, 4, 8, 32, 1000}) {
+    for (const auto& [large, other] : {std::array<int, 2>{-128, 0},
+                                       {-127, -1},
+                                       {-128, -1},
+                                       {127, 1},
+                                       {127, 2},
+                                       {127, 127},
+                                       {-128, -128},
+                                       {-128, 127},
+                                       {64, 64},
+                                       {43, 43},
+                                       {-43, -43}}) {
+      for (const auto& [rows, K, N] :
+           {std::array<int64_t, 3>{1, 8, 1}, {7, 67, 33}, {2, 130, 19}, {6, 45, 16}, {19, 4, 40}}) {
+        CAPTURE(period);
+        CAPTURE(large);
+        CAPTURE(other);
+        CAPTURE(rows);
+        for (const bool is_signed : {true, false}) {
+          Layer layer(rows, K, N, is_signed, false);
+          // In every `period` words of four indices k: `large` at one index, and `other` at the three others.
+          for (int64_t k = 0; k < K; ++k) {
+            for (int64_t n = 0; n < N; ++n) {
+              const int64_t word = k / 4 + n;
+              int value = word % period != 0 ? 0 : (k + word) % 4 == 0 ? large : other;
+              if (period > 8 && word % period == 1 && k % 4 == 0) value = 3;
+              layer.w[static_cast<size_t>(k * N + n)] = static_cast<uint8_t>(value + (is_signed ? 0 : 128));
+            }
+          }
+          layer.compare();
+          std::fill(layer.x.begin(), layer.x.end(), 1.0f);  // quantized to 255
+          layer.compare();
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("quantized linear of trained weights with one scale") {
+  for (const float deviation : {5.0f, 20.0f, 27.0f, 40.0f}) {
+    for (const auto& [rows, K, N] : {std::array<int64_t, 3>{1, 515, 70}, {16, 256, 50}, {23, 129, 35}}) {
+      CAPTURE(deviation);
+      CAPTURE(rows);
+      Layer layer(rows, K, N, true, true);
+      std::mt19937 generator(7);
+      std::normal_distribution<float> normal(0.0f, deviation);
+      for (uint8_t& value : layer.w) {
+        value = static_cast<uint8_t>(static_cast<int8_t>(std::clamp(normal(generator), -127.0f, 127.0f)));
+      }
+      layer.compare();
+    }
+  }
+}
+
 TEST_CASE("quantized linear of constant, large, small and tied values") {
   for (const float value : {0.0f, -3.0f, 1e34f, 1e-40f}) {
     Layer layer(4, 50, 20, true, true);

@@ -5,6 +5,8 @@
 // sums, which wrap modulo 2^32.
 #pragma once
 
+#include <algorithm>
+
 #include "cpu/microkernels/gemm.h"
 #include "cpu/vnni.h"
 
@@ -15,7 +17,7 @@ constexpr int64_t kBytes = 4;
 #if defined(__AVX2__)
 using Halves = int16_t __attribute__((vector_size(kWidth * 4)));
 
-// A part has two bytes, extended to 16 bits. (vpmaddubsw multiplies bytes directly, but saturates their 16-bit sums.)
+// A part has two bytes, extended to 16 bits.
 struct Pairs {
   static constexpr int kParts = 2;
   static Words row_part(Words bytes, int part) { return (bytes >> (8 * part)) & 0x00ff00ffu; }
@@ -26,6 +28,38 @@ struct Pairs {
     // Assembly, because with intrinsics GCC first adds the products of both parts, which needs too many registers.
     Words products;
     asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum), "=&v"(products) : "v"(x), "v"(w));
+    return sum;
+  }
+};
+
+// Multiplies the words of two adjacent steps at a time. vpmaddubsw multiplies bytes and adds two adjacent products in 16
+// bits, where larger sums saturate. The sums of both steps are also added in 16 bits. This is exact for all rows and for
+// the columns whose words `fit`.
+struct Eights {
+  static constexpr int kParts = 1;
+  // Returns whether no sum of products with the words of a column at two adjacent steps exceeds 16 bits.
+  static bool fit(Word first, Word second) {
+    for (int shift = 0; shift < 32; shift += 16) {
+      int least = 0, most = 0;
+      for (const Word word : {first, second}) {
+        for (const int weight : {int8_t(word >> shift), int8_t(word >> (shift + 8))}) {
+          least += std::min(weight, 0);
+          most += std::max(weight, 0);
+        }
+      }
+      if (UINT8_MAX * least < INT16_MIN || UINT8_MAX * most > INT16_MAX) return false;
+    }
+    return true;
+  }
+  static Words row_part(Words bytes, int) { return bytes; }
+  static Words multiply_add(const Words (&x)[2], Words w0, Words w1, Words sum) {
+    const Words ones = Words{} + 0x00010001u;
+    Words first, second;
+    // Assembly, because GCC otherwise reorders the additions, as in Pairs.
+    asm("vpmaddubsw %5, %3, %1\n\tvpmaddubsw %6, %4, %2\n\tvpaddw %2, %1, %1\n\t"
+        "vpmaddwd %7, %1, %1\n\tvpaddd %1, %0, %0"
+        : "+v"(sum), "=&v"(first), "=&v"(second)
+        : "v"(x[0]), "v"(x[1]), "vm"(w0), "vm"(w1), "vm"(ones));
     return sum;
   }
 };
@@ -57,7 +91,7 @@ struct Singles {
 };
 #endif
 
-// Calls f with the best format of this machine.
+// Calls f with the best format of this machine for any weights.
 template <class F>
 inline auto with_byte_format(const F& f) {
 #if defined(__AVX2__)

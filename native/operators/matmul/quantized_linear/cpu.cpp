@@ -11,6 +11,7 @@
 
 #include "cpu/microkernels/activation.h"
 #include "cpu/microkernels/byte_gemm.h"
+#include "cpu/microkernels/bytes.h"
 #include "cpu/microkernels/packing.h"
 #include "cpu/microkernels/quantization.h"
 #include "cpu/microkernels/workspace.h"
@@ -22,13 +23,88 @@ namespace {
 
 // --- Weights
 
-int64_t steps_of(const QuantizedLinearProblem& p) { return ceil_div(p.K, kBytes); }
+// An even number, because the format Eights multiplies two steps at a time.
+int64_t steps_of(const QuantizedLinearProblem& p) { return round_up(ceil_div(p.K, kBytes), 2); }
 int64_t padded_columns(const QuantizedLinearProblem& p) { return round_up(p.N, kPanelWidth); }
-// The packed words of W are followed by the sum of each column.
 int64_t panel_words(const QuantizedLinearProblem& p) { return steps_of(p) * padded_columns(p); }
 
 // Returns the number that converts bytes of W to signed bytes when it is added to them modulo 256.
 uint8_t offset_of(const WeightBytes& bytes) { return bytes.is_signed ? 0 : 128; }
+
+// A word of W that is not in the panels.
+struct LargeWord {
+  int32_t step;
+  Word word;
+};
+
+// With AVX2 but without VNNI, Eights is the fastest format, but it does not fit all weights. In trained weights with one
+// scale, few words do not fit. These are zero in the panels, and a list of them is multiplied separately in the format
+// Pairs. If the list would be long, all words are in the panels, which are then multiplied in the format Pairs.
+struct PackedWeights {
+  Word* panels;
+  int32_t* sums;     // sum of each column of the signed W
+  int32_t* begins;   // the index of the first large word of each column, and their number; -1 without a list
+  LargeWord* large;  // in the order of columns
+
+  PackedWeights(const QuantizedLinearProblem& p, Workspace& memory)
+      : panels(memory.take<Word>(panel_words(p))),
+        sums(memory.take<int32_t>(padded_columns(p))),
+        begins(memory.take<int32_t>(padded_columns(p) + 1)),
+        large(memory.take<LargeWord>(most_large_words(p))) {}
+
+  static int64_t most_large_words([[maybe_unused]] const QuantizedLinearProblem& p) {
+#if defined(__AVX2__)
+    if (!has_vnni()) return panel_words(p) / 32;  // with more, Pairs is as fast
+#endif
+    return 0;
+  }
+  bool fit_eights() const { return begins[0] >= 0; }
+};
+
+PackedWeights packed_weights(const QuantizedLinearProblem& p, void* memory) {
+  Workspace parts(memory);
+  return {p, parts};
+}
+
+#if defined(__AVX2__)
+// Moves the words that do not fit the format Eights from the panels to the list, unless it would be too long.
+void list_large_words(const QuantizedLinearProblem& p, const PackedWeights& weights) {
+  const auto for_each_large_word = [&](const auto& f) {
+    for (int64_t n = 0; n < p.N; ++n) {
+      Word* words = panel_at(weights.panels, steps_of(p), n / kPanelWidth) + n % kPanelWidth;
+      for (int64_t step = 0; step < steps_of(p); step += 2, words += 2 * kPanelWidth) {
+        Word &first = words[0], &second = words[kPanelWidth];
+        if (Eights::fit(first, second)) continue;
+        const bool first_fits = Eights::fit(first, 0), second_fits = Eights::fit(0, second);
+        if (!first_fits || second_fits) f(n, step, first);
+        if (!second_fits) f(n, step + 1, second);
+      }
+    }
+  };
+  int64_t count = 0;
+  for_each_large_word([&](int64_t, int64_t, Word) { ++count; });
+  if (count > PackedWeights::most_large_words(p)) return;
+  std::fill(weights.begins, weights.begins + padded_columns(p) + 1, 0);
+  int32_t index = 0;
+  for_each_large_word([&](int64_t n, int64_t step, Word& word) {
+    weights.large[index++] = {static_cast<int32_t>(step), word};
+    weights.begins[n + 1] = index;
+    word = 0;
+  });
+  for (int64_t n = 0; n < padded_columns(p); ++n) {
+    weights.begins[n + 1] = std::max(weights.begins[n + 1], weights.begins[n]);
+  }
+}
+#endif
+
+// Calls f with the fastest format that is exact for these weights.
+template <class F>
+void with_format([[maybe_unused]] const PackedWeights& weights, const F& f) {
+#if defined(__AVX2__)
+  if (weights.fit_eights()) return f(Eights());
+#endif
+  with_byte_format(f);
+}
 
 // --- Quantization of X
 
@@ -36,6 +112,7 @@ uint8_t offset_of(const WeightBytes& bytes) { return bytes.is_signed ? 0 : 128; 
 struct Blocks {
   int64_t slot, count, most;  // words of a block; number of blocks; maximum number packed at a time
   int64_t ranges;             // number of work items that compute the range of X
+  int64_t rows, longer;       // least rows of a block; number of blocks, the first ones, with one more row
 
   template <class E>
   static Blocks of(const QuantizedLinearProblem& p) {
@@ -44,17 +121,22 @@ struct Blocks {
     b.count = ceil_div(p.rows, kMaxRows);
     b.most = ceil_div(b.count, std::max<int64_t>(ceil_div(b.count * b.slot * 4, kChunkBytes), 1));
     b.ranges = ceil_div(p.rows * p.K, kRangeElements);
+    b.rows = p.rows / b.count;
+    b.longer = p.rows % b.count;
     return b;
   }
+  int64_t first_row(int64_t block) const { return block * rows + std::min(block, longer); }
 };
 
 struct Packed {
   Range* ranges;
+  Quantization* quantization;  // written when X is packed
   Word* words;
   int32_t* sums;  // sum of each quantized row
 
   Packed(const Blocks& blocks, Workspace& workspace)
       : ranges(workspace.take<Range>(blocks.ranges)),
+        quantization(workspace.take<Quantization>(1)),
         words(workspace.take<Word>(blocks.most * blocks.slot)),
         sums(workspace.take<int32_t>(blocks.most * kMaxRows)) {}
 };
@@ -70,11 +152,10 @@ void pack(const Quantization& quantize, const float* x, int64_t rows, int64_t n,
   for (int64_t k = 0; k < n; k += kSpan) {
     const int64_t here = std::min(kSpan, n - k);
     for (int64_t i = 0; i < rows; ++i) {
-      using Bytes = uint8_t __attribute__((vector_size(kWidth)));
       uint8_t* row = by_row + i * kSpan;
       for (int64_t j = 0; j < kBytes; ++j) {
         const Vec v = load_range(x + i * n + k + j * L, 0, here - j * L);
-        const Bytes bytes = __builtin_convertvector(quantize(v), Bytes);
+        const Bytes bytes = low_bytes(quantize(v));
         std::memcpy(row + j * L, &bytes, sizeof bytes);
       }
       std::fill(row + here, row + kSpan, uint8_t{0});
@@ -86,7 +167,7 @@ void pack(const Quantization& quantize, const float* x, int64_t rows, int64_t n,
       }
     }
     transpose(reinterpret_cast<const float*>(by_row), kWidth, reinterpret_cast<float*>(by_step), kWidth);
-    for (int64_t j = 0; j < ceil_div(here, kBytes); ++j) {
+    for (int64_t j = 0; j < round_up(ceil_div(here, kBytes), 2); ++j) {
       const Words words = *reinterpret_cast<const AlignedWords*>(by_step + j * kWidth);
       for (int part = 0; part < E::kParts; ++part, s += rows) {
         // The words beyond this part are overwritten by the next part.
@@ -127,9 +208,54 @@ struct Multiply {
   };
 };
 
+#if defined(__AVX2__)
+template <>
+struct Multiply<Eights> {
+  template <int kRows>
+  struct Of {
+    static void run(const Word* s, const Word* v, int64_t steps, Word* o) {
+      Words sum[kRows][kPanel] = {};
+      for (int64_t step = 0; step < steps; step += 2, s += 2 * kRows, v += 2 * kPanelWidth) {
+        const auto w = [&](int i, int j) {
+          return *reinterpret_cast<const AlignedWords*>(v + i * kPanelWidth + j * kWidth);
+        };
+#pragma GCC unroll 14
+        for (int i = 0; i < kRows; ++i) {
+          const Words x[] = {s[i] - Words{}, s[kRows + i] - Words{}};
+#pragma GCC unroll 2
+          for (int j = 0; j < kPanel; ++j) sum[i][j] = Eights::multiply_add(x, w(0, j), w(1, j), sum[i][j]);
+        }
+      }
+      std::memcpy(o, sum, sizeof sum);
+    }
+  };
+};
+
+// Adds the products of the rows s and the large words of a panel, whose first column is n, to its sums o.
+void add_large_words(const PackedWeights& weights, const Word* s, int64_t rows, int64_t n, Word* o) {
+  if (weights.begins[n] == weights.begins[n + kPanelWidth]) return;
+  for (int64_t j = 0; j < kPanelWidth; ++j) {
+    const int32_t end = weights.begins[n + j + 1];
+    int32_t index = weights.begins[n + j];
+    if (index == end) continue;
+    Words sum = {};
+    for (; index < end; ++index) {
+      const LargeWord& large = weights.large[index];
+      // Elements beyond the rows are not used.
+      const Words x = *reinterpret_cast<const UnalignedWords*>(s + large.step * rows),
+                  w = large.word - Words{};
+      for (int part = 0; part < Pairs::kParts; ++part) {
+        sum = Pairs::multiply_add(Pairs::row_part(x, part), Pairs::column_part(w, part), sum);
+      }
+    }
+    for (int64_t i = 0; i < rows; ++i) o[i * kPanelWidth + j] += sum[i];
+  }
+}
+#endif
+
 struct Epilogue {
   const QuantizedLinearProblem& p;
-  Quantization quantization;
+  const Quantization& quantization;
   const int32_t* column_sums;  // sum of each column of the signed W
   const WeightBytes& bytes;
   bool is_asymmetric;  // a zero point of the signed W is not 0
@@ -187,16 +313,18 @@ struct Epilogue {
 };
 
 template <class E>
-void run(const QuantizedLinearProblem& p, const float* x, const Word* w, const WeightBytes& bytes,
+void run(const QuantizedLinearProblem& p, const float* x, const PackedWeights& w, const WeightBytes& bytes,
          const float* scales, const float* b, float* y, Parallel& parallel, void* memory) {
   const Blocks blocks = Blocks::of<E>(p);
   Workspace workspace(memory);
   const Packed packed(blocks, workspace);
   const int64_t steps = steps_of(p), panels = ceil_div(p.N, kPanelWidth), elements = p.rows * p.K;
   const auto workers = static_cast<int64_t>(parallel.workers());
-  const auto first_row = [&](int64_t block) { return p.rows * block / blocks.count; };
-  const bool is_asymmetric = std::any_of(bytes.zero_points, bytes.zero_points + p.N,
-                                         [&](uint8_t zero) { return zero != offset_of(bytes); });
+  // At least one zero point is not 0 in the signed W.
+  const bool is_asymmetric =
+      bytes.zero_points[0] != offset_of(bytes) ||
+      std::memcmp(bytes.zero_points, bytes.zero_points + 1, static_cast<size_t>(p.N - 1)) != 0;
+  const Epilogue epilogue = {p, *packed.quantization, w.sums, bytes, is_asymmetric, scales, b};
   std::vector<Loop> loops;
   loops.push_back({blocks.ranges, [&](int64_t i, size_t) {
                      const int64_t begin = i * kRangeElements;
@@ -205,30 +333,29 @@ void run(const QuantizedLinearProblem& p, const float* x, const Word* w, const W
   for (int64_t first = 0; first < blocks.count; first += blocks.most) {
     const int64_t count = std::min(blocks.most, blocks.count - first);
     loops.push_back({count, [&, first](int64_t i, size_t) {
-                       const int64_t row = first_row(first + i);
-                       pack<E>(Quantization(packed.ranges, blocks.ranges), x + row * p.K,
-                               first_row(first + i + 1) - row, p.K, packed.words + i * blocks.slot,
+                       const int64_t row = blocks.first_row(first + i);
+                       const Quantization quantization(packed.ranges, blocks.ranges);
+                       if (first + i == 0) *packed.quantization = quantization;
+                       pack<E>(quantization, x + row * p.K, blocks.first_row(first + i + 1) - row, p.K,
+                               packed.words + i * blocks.slot,
                                is_asymmetric ? packed.sums + i * kMaxRows : nullptr);
                      }});
     const int64_t parts = parts_of_rows(count, panels, workers);
-    loops.push_back({panels * parts, [&, first, count, parts](int64_t item, size_t) {
-                       const int64_t panel = item / parts, part = item % parts, n = panel * kPanelWidth;
-                       const Epilogue epilogue = {p,
-                                                  Quantization(packed.ranges, blocks.ranges),
-                                                  reinterpret_cast<const int32_t*>(w + panel_words(p)),
-                                                  bytes,
-                                                  is_asymmetric,
-                                                  scales,
-                                                  b};
-                       alignas(64) Word o[kMaxRows * kPanelWidth];
-                       for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
-                         const int64_t row = first_row(first + i), rows = first_row(first + i + 1) - row;
-                         prefetch_rows(y + row * p.N + n, p.N, rows);
-                         of_rows<Multiply<E>::template Of>(rows)(packed.words + i * blocks.slot,
-                                                                 panel_at(w, steps, panel), steps, o);
-                         epilogue.store(o, rows, n, packed.sums + i * kMaxRows, y + row * p.N);
-                       }
-                     }});
+    loops.push_back(
+        {panels * parts, [&, first, count, parts](int64_t item, size_t) {
+           const int64_t panel = item / parts, part = item % parts, n = panel * kPanelWidth;
+           alignas(64) Word o[kMaxRows * kPanelWidth];
+           for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
+             const int64_t row = blocks.first_row(first + i), rows = blocks.first_row(first + i + 1) - row;
+             prefetch_rows(y + row * p.N + n, p.N, rows);
+             const Word* s = packed.words + i * blocks.slot;
+             of_rows<Multiply<E>::template Of>(rows)(s, panel_at(w.panels, steps, panel), steps, o);
+#if defined(__AVX2__)
+             if (std::is_same_v<E, Eights>) add_large_words(w, s, rows, n, o);
+#endif
+             epilogue.store(o, rows, n, packed.sums + i * kMaxRows, y + row * p.N);
+           }
+         }});
   }
   parallel_loops(parallel, loops);
 }
@@ -237,16 +364,17 @@ void run(const QuantizedLinearProblem& p, const float* x, const Word* w, const W
 
 template <class T>
 size_t quantized_linear_weights(const QuantizedLinearProblem& p) {
-  return static_cast<size_t>(panel_words(p) + padded_columns(p)) * sizeof(Word);
+  Workspace memory(nullptr);
+  PackedWeights(p, memory);
+  return memory.bytes();
 }
 
 template <class T>
 void quantized_linear_prepare(const QuantizedLinearProblem& p, const WeightBytes& bytes, void* weights) {
-  auto* words = static_cast<Word*>(weights);
-  auto* sums = reinterpret_cast<int32_t*>(words + panel_words(p));
-  std::fill(sums, sums + padded_columns(p), 0);
+  const PackedWeights packed = packed_weights(p, weights);
+  std::fill(packed.sums, packed.sums + padded_columns(p), 0);
   for (int64_t n = 0; n < padded_columns(p); n += kPanelWidth) {
-    auto* out = reinterpret_cast<uint8_t*>(panel_at(words, steps_of(p), n / kPanelWidth));
+    auto* out = reinterpret_cast<uint8_t*>(panel_at(packed.panels, steps_of(p), n / kPanelWidth));
     const int64_t columns = std::min(kPanelWidth, p.N - n);
     for (int64_t k = 0; k < steps_of(p) * kBytes; ++k) {
       uint8_t* to = out + k / kBytes * kPanelWidth * kBytes + k % kBytes;
@@ -254,17 +382,28 @@ void quantized_linear_prepare(const QuantizedLinearProblem& p, const WeightBytes
         const bool exists = k < p.K && j < columns;
         const auto value = static_cast<int8_t>(exists ? bytes.w[k * p.N + n + j] + offset_of(bytes) : 0);
         to[j * kBytes] = static_cast<uint8_t>(value);
-        sums[n + j] += value;
+        packed.sums[n + j] += value;
       }
     }
   }
+  packed.begins[0] = -1;
+#if defined(__AVX2__)
+  if (!has_vnni()) list_large_words(p, packed);
+#endif
 }
 
 template <class T>
 size_t quantized_linear_workspace(const QuantizedLinearProblem& p, size_t) {
-  Workspace workspace(nullptr);
-  with_byte_format([&](auto format) { Packed(Blocks::of<decltype(format)>(p), workspace); });
-  return workspace.bytes();
+  const auto bytes_with = [&](auto format) {
+    Workspace workspace(nullptr);
+    Packed(Blocks::of<decltype(format)>(p), workspace);
+    return workspace.bytes();
+  };
+#if defined(__AVX2__)
+  return std::max(with_byte_format(bytes_with), bytes_with(Eights()));
+#else
+  return with_byte_format(bytes_with);
+#endif
 }
 
 template <class T>
@@ -272,8 +411,9 @@ void quantized_linear(const QuantizedLinearProblem& p, const T* x, const void* w
                       const WeightBytes& bytes, const T* scales, const T* b, T* y, Parallel& parallel,
                       void* workspace) {
   if (p.rows <= 0 || p.N <= 0) return;
-  with_byte_format([&](auto format) {
-    run<decltype(format)>(p, x, static_cast<const Word*>(weights), bytes, scales, b, y, parallel, workspace);
+  const PackedWeights packed = packed_weights(p, const_cast<void*>(weights));
+  with_format(packed, [&](auto format) {
+    run<decltype(format)>(p, x, packed, bytes, scales, b, y, parallel, workspace);
   });
 }
 

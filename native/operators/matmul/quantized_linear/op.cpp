@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "cpu/vnni.h"
 #include "cpu/weight_cache.h"
 #include "operators/kernel_bases.h"
 
@@ -68,8 +69,9 @@ class QuantizedLinearCpu final : public CpuKernel<QuantizedLinearOp> {
     p.K = w->shape[0];
     p.N = w->shape[1];
     packed_ = cpu::WeightCache::process().get(
-        std::string("panels of four bytes of ") + element_type_name(w->type) + w->shape.text(), w->data,
-        w->bytes(), cpu::quantized_linear_weights<float>(p),
+        std::string("panels of four bytes") + (cpu::has_vnni() ? " for VNNI" : "") + " of " +
+            element_type_name(w->type) + w->shape.text(),
+        w->data, w->bytes(), cpu::quantized_linear_weights<float>(p),
         [&](void* packed) { cpu::quantized_linear_prepare<float>(p, bytes_of_weight(*w, nullptr), packed); });
   }
 
