@@ -1,8 +1,11 @@
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <cstring>
+#include <fstream>
 
 #include "device/emulator/guarded_memory.h"
 #include "testing.h"
@@ -81,4 +84,23 @@ TEST_CASE("a write into a red zone is found") {
     CHECK(memory.check() == problem);
     CHECK(memory.free(block) == problem);
   }
+}
+
+TEST_CASE("guarded memory leaves half of a limited address space") {
+  const pid_t child = fork();
+  if (child == 0) {
+    rlim_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    // 1 MiB more than a power of two, which would be reserved as a whole.
+    const rlim_t limit = pages * static_cast<rlim_t>(getpagesize()) + (rlim_t{8} << 30) + (1 << 20);
+    const rlimit both = {limit, limit};
+    setrlimit(RLIMIT_AS, &both);
+    GuardedMemory memory(PROT_NONE);
+    void* other =
+        mmap(nullptr, size_t{1} << 30, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    _exit(memory.allocate(1 << 20) != nullptr && other != MAP_FAILED ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK(status == 0);
 }

@@ -36,14 +36,15 @@ class GuardedMemory {
  public:
   // `protection` (PROT_...) applies to the pages of a block while no Access object makes the block accessible.
   explicit GuardedMemory(int protection) : protection_(protection) {
-    while (reserved_ > 0 && base_ == nullptr) {
-      void* pages = mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (pages == MAP_FAILED) {
-        reserved_ /= 2;
-      } else {
-        base_ = static_cast<char*>(pages);
-        for (size_t i = 0; i < kParts; ++i) next_[i] = base_ + i * (reserved_ / kParts);
-      }
+    // Reserves at most half of the address space that is left: a process with a limit needs the rest.
+    for (; reserved_ > 0; reserved_ /= 2) {
+      void* pages =
+          mmap(nullptr, 2 * reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (pages == MAP_FAILED) continue;
+      base_ = static_cast<char*>(pages);
+      munmap(base_ + reserved_, reserved_);
+      for (size_t i = 0; i < kParts; ++i) next_[i] = base_ + i * (reserved_ / kParts);
+      break;
     }
     static std::once_flag once;
     std::call_once(once, report_faults);
