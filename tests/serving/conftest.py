@@ -14,9 +14,9 @@ from graphopt.serving.shared import FOLDER
 ENGINES = "GRAPHOPT_TEST_ENGINES"  # scripts/sweep serving sets it
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Lets the workers share weights in a temporary folder."""
+    """Lets the workers share weights in a temporary folder; tests outside of this package do not see the variable."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER, str(tmp_path_factory.mktemp("weights")))
         yield
