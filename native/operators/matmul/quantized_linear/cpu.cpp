@@ -179,6 +179,18 @@ void pack(const Quantization& quantize, const float* x, int64_t rows, int64_t n,
 
 // --- Multiplication
 
+// Stores vectors. GCC copies the array in parts that the processor cannot forward to the loads of whole vectors.
+template <int kRows>
+void store_sums(const Words (&sum)[kRows][kPanel], Word* o) {
+#pragma GCC unroll 14
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < kPanel; ++j) {
+      *reinterpret_cast<AlignedWords*>(o + i * kPanelWidth + j * kWidth) = sum[i][j];
+    }
+  }
+}
+
 // Computes the sums o [kRows][kPanelWidth] of a block of rows s [steps][kParts][kRows] and a panel v
 // [steps][kPanelWidth].
 template <class E>
@@ -203,7 +215,7 @@ struct Multiply {
           }
         }
       }
-      std::memcpy(o, sum, sizeof sum);
+      store_sums(sum, o);
     }
   };
 };
@@ -226,7 +238,7 @@ struct Multiply<Eights> {
           for (int j = 0; j < kPanel; ++j) sum[i][j] = Eights::multiply_add(x, w(0, j), w(1, j), sum[i][j]);
         }
       }
-      std::memcpy(o, sum, sizeof sum);
+      store_sums(sum, o);
     }
   };
 };
@@ -343,9 +355,14 @@ void run(const QuantizedLinearProblem& p, const float* x, const PackedWeights& w
     const int64_t parts = parts_of_rows(count, panels, workers);
     loops.push_back(
         {panels * parts, [&, first, count, parts](int64_t item, size_t) {
-           const int64_t panel = item / parts, part = item % parts, n = panel * kPanelWidth;
+           int64_t panel = item, begin = 0, end = count;
+           if (parts > 1) {
+             const int64_t part = item % parts;
+             panel = item / parts, begin = count * part / parts, end = count * (part + 1) / parts;
+           }
+           const int64_t n = panel * kPanelWidth;
            alignas(64) Word o[kMaxRows * kPanelWidth];
-           for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
+           for (int64_t i = begin; i < end; ++i) {
              const int64_t row = blocks.first_row(first + i), rows = blocks.first_row(first + i + 1) - row;
              prefetch_rows(y + row * p.N + n, p.N, rows);
              const Word* s = packed.words + i * blocks.slot;
