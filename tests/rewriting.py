@@ -66,12 +66,18 @@ def model_from_text(
 
 
 def rewrite(
-    model: onnx.ModelProto, passes: Sequence[Any], *, device: str = "cpu", ignore_cost_model: bool = False
+    model: onnx.ModelProto,
+    passes: Sequence[Any],
+    *,
+    device: str = "cpu",
+    ignore_cost_model: bool = False,
+    vnni: bool = True,
 ) -> Rewritten:
     """Runs passes as `optimize` would, after shape inference."""
     work = load(model).model
     inference.infer(work)
-    result = pipeline.run(Editor(work, Target(device), EveryLegalCandidate() if ignore_cost_model else None), passes)
+    profit = EveryLegalCandidate() if ignore_cost_model else None
+    result = pipeline.run(Editor(work, Target(device, vnni=vnni), profit), passes)
     assert result.converged
     inference.forget(work)
     return Rewritten(ir.serde.serialize_model(work), result.remarks)

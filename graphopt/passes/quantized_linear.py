@@ -17,7 +17,8 @@ have other readers.
 
 Where it is faster: with few rows, because the runtime quantizes, multiplies and scales in separate nodes. Our kernel
 quantizes X while it packs it, and applies scale, bias and activation to the sums in the first-level cache. With many
-rows both kernels run at the peak of VNNI.
+rows both kernels run at the peak of VNNI. Without VNNI the runtime's fused kernel is faster for one and two rows, and
+for weights whose sums exceed 16 bits.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from graphopt.graph.view import (
     attribute_int,
     attribute_ints,
     require_one_graph,
+    sole_reader,
     to_channels_first,
 )
 from graphopt.metadata import Numerics
@@ -45,7 +47,7 @@ from graphopt.ops.quantized_linear import STEM
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
-from graphopt.targets.cpu import quantized_linear_no_gain
+from graphopt.targets.cpu import quantized_linear_no_gain, quantized_linear_no_gain_without_vnni
 from graphopt.targets.profit import Candidate
 
 
@@ -114,6 +116,10 @@ class QuantizedLinear(Pass[DynamicLayer, QuantizedPlan]):
         else:
             rows, K, N = None if x is None else sizes.product((x[0], *x[2:])).value, dims[1], dims[0]
         no_gain = quantized_linear_no_gain(rows, K, N)
+        if not no_gain and not editor.target.vnni and plan.axes is None:
+            assert rows is not None
+            is_fused = match.form is None and sole_reader(match.quantize.outputs[0]) is not None
+            no_gain = quantized_linear_no_gain_without_vnni(rows, tensor_array(weight), is_fused=is_fused)
         return editor.candidate(match.name, (match.X, match.W), match.Y, match.gemm, no_gain)
 
     def rewrite(self, plan: QuantizedPlan, editor: Editor) -> str:

@@ -13,6 +13,7 @@ from graphopt.runtime.discovery import (
     provider_name,
     why_cpu,
 )
+from graphopt.runtime.machine import lacks_vnni
 from graphopt.runtime.routes import Reason, no_code_at_all, rebuild_command
 from graphopt.targets.target import Target, parse_target
 
@@ -32,7 +33,7 @@ def resolve_target(text: str) -> tuple[Target, str]:
     """
     if text != "auto":
         target = parse_target(text)
-        return target, _without_kernels(target)
+        return _cpu_target() if target.device == "cpu" else target, _without_kernels(target)
     try:
         provider = default_providers()[0]
         if provider != CPU:
@@ -42,8 +43,13 @@ def resolve_target(text: str) -> tuple[Target, str]:
                 return Target(kind, device.arch), f"{provider} runs on {device.name} here"
         reason = why_cpu()
     except RuntimeMissingError as error:
-        return Target("cpu"), str(error)
-    return Target("cpu"), "our kernels support no GPU of this machine" if reason is None else reason.text
+        return _cpu_target(), str(error)
+    return _cpu_target(), "our kernels support no GPU of this machine" if reason is None else reason.text
+
+
+def _cpu_target() -> Target:
+    """Returns the target of this machine's processor."""
+    return Target("cpu", vnni=not lacks_vnni())
 
 
 def _without_kernels(target: Target) -> str:

@@ -38,12 +38,23 @@ def cpu_name(source: Path = _CPU_INFO) -> str:
 
 def has_fma(source: Path = _CPU_INFO) -> bool:
     """Returns whether this is an x86 processor with AVX2 and FMA."""
+    flags = _cpu_flags(source)
+    return "avx2" in flags and "fma" in flags
+
+
+def lacks_vnni(source: Path = _CPU_INFO) -> bool:
+    """Returns whether this is an x86 processor with AVX2 but without VNNI, in 256-bit and in 512-bit vectors."""
+    flags = _cpu_flags(source)
+    return "avx2" in flags and not flags & {"avx_vnni", "avx512_vnni"}
+
+
+def _cpu_flags(source: Path) -> set[str]:
+    """Returns the flags of an x86 processor; none on other machines."""
     try:
         lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return False
-    flags = next((line for line in lines if line.startswith("flags")), "").split()
-    return "avx2" in flags and "fma" in flags
+        return set()
+    return set(next((line for line in lines if line.startswith("flags")), "").split())
 
 
 def device_memory_used(cards: Path = _DRM) -> int | None:

@@ -10,6 +10,10 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 # Operations per microsecond of a GEMM at peak and of ONNX Runtime's direct convolution; a multiply-add counts as two.
 RATE = 235e3
@@ -52,8 +56,13 @@ FEWEST_TAPS, FEWEST_TAPS_OF_SIGNAL = 8, 5
 FEWEST_PIXELS = 100  # product of the result's spatial sizes, over several axes
 # Over one axis: multiply-adds, and terms of each sum (input channels * elements of the window).
 FEWEST_MULTIPLY_ADDS_OF_SIGNAL, FEWEST_TERMS_OF_SIGNAL = 100_000, 64
-# QuantizedLinear is faster with at most these rows of X.
-FEW_QUANTIZED_ROWS = 16
+# QuantizedLinear is faster with at most FEW_QUANTIZED_ROWS rows of X. With AVX2 and no VNNI, ONNX Runtime's fused
+# DynamicQuantizeMatMul is faster below FEWEST_ROWS_WITHOUT_VNNI rows. For weights that QuantizedLinear multiplies there
+# in 16 bits (`needs_16_bits`), it has the third number as its relative speed (docs/measurements/cpu_models.md).
+FEW_QUANTIZED_ROWS, FEWEST_ROWS_WITHOUT_VNNI, SPEED_IN_16_BITS = 16, 3, 0.75
+# Operations per microsecond of 8-bit multiplications by vpmaddubsw, and microseconds by which a call of QuantizedLinear
+# exceeds a call of DynamicQuantizeMatMul, on Zen 3.
+INT8_RATE_WITHOUT_VNNI, QUANTIZED_CALL = 160e3, 1.0
 # QuantizedConv is faster with at most these input channels and a window larger than 1x1, or for depthwise windows of
 # at least these elements.
 FEW_QUANTIZED_CHANNELS, QUANTIZED_DEPTHWISE_TAPS = 4, 25
@@ -285,6 +294,46 @@ def quantized_linear_no_gain(rows: int | None, K: int, N: int) -> str:
         return ""
     time = 2 * rows * K * N / INT8_RATE + K * N / WEIGHT_RATE + 4 * rows * (K + N) / TENSOR_RATE
     return _with_times(f"ONNX Runtime's kernels are at least as fast for {rows} rows of {K} to {N} columns", time, time)
+
+
+def quantized_linear_no_gain_without_vnni(rows: int, weight: npt.NDArray[Any], *, is_fused: bool) -> str:
+    """Returns why QuantizedLinear is slower without VNNI than ONNX Runtime's kernels; "" if it is faster.
+
+    Args:
+        rows: rows of X, at most FEW_QUANTIZED_ROWS.
+        weight: the int8 or uint8 weight [K, N].
+        is_fused: whether ONNX Runtime runs one kernel for all nodes of the layer.
+    """
+    K, N = weight.shape
+    time = 2 * rows * K * N / INT8_RATE_WITHOUT_VNNI + K * N / WEIGHT_RATE + CALL
+    what = f"ONNX Runtime's kernel is faster without VNNI for {rows} rows of {K} to {N} columns"
+    if needs_16_bits(weight):
+        return _with_times(f"{what}, whose large weights need sums of more than 16 bits", time / SPEED_IN_16_BITS, time)
+    if is_fused and rows < FEWEST_ROWS_WITHOUT_VNNI:
+        return _with_times(what, time + QUANTIZED_CALL, time)
+    return ""
+
+
+def needs_16_bits(weight: npt.NDArray[Any]) -> bool:
+    """Returns whether QuantizedLinear extends all bytes to 16 bits without VNNI.
+
+    It multiplies words of four rows of W, and adds the sums of two words in 16 bits. Words whose sums may exceed 16
+    bits are multiplied separately if they are few (`list_large_words` in
+    native/operators/matmul/quantized_linear/cpu.cpp).
+
+    Args:
+        weight: an int8 or uint8 weight [K, N].
+    """
+    K, N = weight.shape
+    signed = weight.astype(np.int16) - np.int16(128 if weight.dtype == np.uint8 else 0)
+    words = np.pad(signed, ((0, -K % 8), (0, 0))).reshape(-1, 2, 2, 2, N)  # two words, two pairs of bytes
+
+    def exceed(sums: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.asarray((255 * np.abs(sums.astype(np.int32)) > np.iinfo(np.int16).max).any(axis=1))
+
+    large = exceed(np.maximum(words, 0).sum(axis=(1, 3))) | exceed(np.minimum(words, 0).sum(axis=(1, 3)))
+    both_large = exceed(words[:, 0].sum(axis=2)) & exceed(words[:, 1].sum(axis=2))
+    return int(large.sum() + both_large.sum()) > 2 * len(words) * _padded(N) // 32
 
 
 def dynamic_quantized_conv_no_gain(

@@ -24,10 +24,12 @@ class Target:
     Attributes:
         device: one of `DEVICES`.
         arch: a GPU architecture such as "gfx942", or "" for any.
+        vnni: False for a processor with AVX2 that is known to have no VNNI.
     """
 
     device: str
     arch: str = ""
+    vnni: bool = True
 
     @property
     def custom_ops(self) -> bool:

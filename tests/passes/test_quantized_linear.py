@@ -25,9 +25,12 @@ LAYER = "m = MatMulInteger(q, w, z, wz)  c = Cast<to = 1>(m)  u = Mul(s, ws)  "
 BIASED = LAYER + "p = Mul(c, u)  t = Add(p, b)  "
 
 
-def rewrite(before: onnx.ModelProto, *, device: str = "cpu", ignore_cost_model: bool = True) -> Rewritten:
+def rewrite(
+    before: onnx.ModelProto, *, device: str = "cpu", ignore_cost_model: bool = True, vnni: bool = True
+) -> Rewritten:
     """Most layers of this file are too small to pay."""
-    return rewriting.rewrite(before, [QuantizedLinear()], device=device, ignore_cost_model=ignore_cost_model)
+    passes = [QuantizedLinear()]
+    return rewriting.rewrite(before, passes, device=device, ignore_cost_model=ignore_cost_model, vnni=vnni)
 
 
 def weights(byte: str = "int8", columns: tuple[int, ...] = (N,)) -> dict[str, Array]:
@@ -301,6 +304,52 @@ def test_is_faster_with_few_rows(rows: str, columns: int, code: str) -> None:
     constants = {"w": np.ones((K, columns), np.int8), "wz": np.int8(0), "ws": np.float32(1)}
     text = f"g (float[{rows}, {K}] x) => (float[{rows}, {columns}] y) {{ {QUANTIZE}{LAYER} y = Mul(c, u) }}"
     assert rewrite(model_from_text(text, constants), ignore_cost_model=False).codes() == [code]
+
+
+@pytest.mark.parametrize("vnni", [True, False])
+@pytest.mark.parametrize(
+    ("rows", "body", "is_faster_without_vnni"),
+    [
+        (1, "y = Mul(c, u)", False),
+        (2, "p = Mul(c, u)  y = Add(p, b)", False),
+        (3, "y = Mul(c, u)", True),
+        (1, "p = Mul(c, u)  y = Relu(p)", True),
+        (1, "p = Mul(c, u)  n = MatMulInteger(q, w, z, wz)  d = Cast<to = 1>(n)  y = Add(p, d)", True),
+    ],
+)
+def test_few_rows_without_vnni(vnni: bool, rows: int, body: str, is_faster_without_vnni: bool) -> None:
+    """The runtime fuses a layer without an activation, if no other node reads the quantized X."""
+    constants = {"w": np.ones((K, 40), np.int8), "wz": np.int8(0), "ws": np.float32(1), "b": np.ones(40, np.float32)}
+    used = {name: array for name, array in constants.items() if name != "b" or "b)" in body}
+    model = model_from_text(f"g (float[{rows}, {K}] x) => (float[{rows}, 40] y) {{ {QUANTIZE}{LAYER} {body} }}", used)
+    codes = rewrite(model, ignore_cost_model=False, vnni=vnni).codes()
+    assert codes == ["APPLIED" if vnni or is_faster_without_vnni else "NO_GAIN"]
+
+
+@pytest.mark.parametrize(
+    ("word", "in_words", "is_small"),
+    [
+        ([127, 0, 0, 0, 1, 0, 0, 0], 1, True),  # 128 * 255 is the largest sum
+        ([127, 0, 0, 0, 2, 0, 0, 0], 1, False),
+        ([127, 0, 0, 0, 0, 0, 2, 0], 1, True),  # another pair
+        ([127, 0, 0, 0, -2, 0, 0, 0], 1, True),
+        ([-127, -1, 0, 0, 0, 0, 0, 0], 1, True),
+        ([-127, -1, 0, 0, -1, 0, 0, 0], 1, False),
+        ([127, 127, 0, 0, 127, 127, 0, 0], 16, False),  # two large words of 32
+        ([127, 0, 0, 0, 2, 0, 0, 0], 16, True),  # one large word of 32
+    ],
+)
+@pytest.mark.parametrize("byte", ["int8", "uint8"])
+def test_large_weights_without_vnni(word: list[int], in_words: int, is_small: bool, byte: str) -> None:
+    """One in `in_words` pairs of words of a column is `word`, and the others are 0."""
+    middle = 0 if byte == "int8" else 128
+    w = np.zeros((16, 8, 16), np.int64)
+    w[::in_words] = np.array(word)[:, None]
+    constants = {"w": (w.reshape(128, 16) + middle).astype(byte), "wz": np.array(middle, byte), "ws": np.float32(1)}
+    text = f"g (float[8, 128] x) => (float[8, 16] y) {{ {QUANTIZE}{LAYER} y = Mul(c, u) }}"
+    result = rewrite(model_from_text(text, constants), ignore_cost_model=False, vnni=False)
+    assert result.codes() == ["APPLIED" if is_small else "NO_GAIN"]
+    assert rewrite(model_from_text(text, constants), ignore_cost_model=False).codes() == ["APPLIED"]
 
 
 @pytest.mark.once

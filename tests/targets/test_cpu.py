@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from graphopt import optimize, optimizer
-from graphopt.runtime.machine import has_fma
+from graphopt.runtime import auto
+from graphopt.runtime.machine import has_fma, lacks_vnni
 from graphopt.targets import cpu as targets_cpu
 from graphopt.targets.cpu import (
     bfloat16_attention_no_gain,
@@ -243,3 +244,23 @@ def test_a_note_reports_processors_without_measurements(monkeypatch: pytest.Monk
         notes = optimize(model, target="cpu")[1].notes
         assert any("--tune measures on this machine" in note for note in notes) == told
         assert not any("--tune" in note for note in optimize(model, target="rocm")[1].notes)
+
+
+@pytest.mark.parametrize(
+    ("flags", "lacks"),
+    [
+        ("fma avx2", True),
+        ("avx2 avx_vnni", False),
+        ("avx2 avx512f avx512_vnni", False),
+        ("avx2 avx512f", True),
+        ("sse2", False),
+        ("", False),
+    ],
+)
+def test_processors_without_vnni(flags: str, lacks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text(f"model name: some\nflags : {flags}\n")
+    assert lacks_vnni(info) == lacks
+    assert not lacks_vnni(tmp_path / "missing")
+    monkeypatch.setattr(auto, "lacks_vnni", lambda: lacks_vnni(info))
+    assert auto.resolve_target("cpu")[0].vnni == (not lacks)
