@@ -103,8 +103,35 @@ class CpuKernelOf final : public CpuKernel<Op> {
   }
 };
 
-// Returns the size of packed weights in the workspace. Scratch memory follows them, so it is whole cache lines.
-inline size_t whole_cache_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
+// The packed weights of a kernel. Constant weights are packed once for all sessions. Other weights are packed by each
+// run, at the start of its workspace.
+class PackedWeights {
+ public:
+  // Packs constant weights. The arguments are those of WeightCache::get.
+  void pack(const std::string& layout, const void* weights, size_t bytes, size_t packed_bytes,
+            const std::function<void(void* packed)>& pack_into) {
+    packed_ = cpu::WeightCache::process().get(layout, weights, bytes, packed_bytes, pack_into);
+  }
+
+  // Returns the bytes of workspace for weights with this packed size. Scratch memory follows, so they are whole cache
+  // lines.
+  size_t in_workspace(size_t packed_bytes) const { return packed_ ? 0 : (packed_bytes + 63) / 64 * 64; }
+
+  struct OfRun {
+    const void* packed;
+    void* scratch;  // the rest of the workspace
+  };
+  // Returns the weights for a run; packs them by pack_into(workspace) unless they are constant.
+  template <class F>
+  OfRun of_run(void* workspace, size_t packed_bytes, F&& pack_into) const {
+    if (packed_) return {packed_.get(), workspace};
+    pack_into(workspace);
+    return {workspace, static_cast<char*>(workspace) + in_workspace(packed_bytes)};
+  }
+
+ private:
+  std::shared_ptr<const void> packed_;
+};
 
 // The kernel of a WeightedOperator that needs packed weights (packed.h). Constant weights are packed once; other
 // weights are packed by each run in its workspace.
@@ -119,22 +146,18 @@ class PackedCpuKernel : public CpuKernel<Op> {
     packed_for_ = this->op_.static_problem(node.inputs[0].shape, w->shape);
     const Problem& p = *packed_for_;
     const Algorithm algorithm = choose_algorithm(p);
-    packed_ = cpu::WeightCache::process().get(
-        layout(p, algorithm) + " of " + element_type_name(w->type) + w->shape.text(), w->data,
-        static_cast<size_t>(w->shape.elements() * bytes_of(w->type)), kKernels.weights(p, algorithm),
-        [&](void* packed) { kKernels.prepare(p, algorithm, w->as<const T>(), packed); });
+    packed_.pack(layout(p, algorithm) + " of " + element_type_name(w->type) + w->shape.text(), w->data,
+                 w->bytes(), kKernels.weights(p, algorithm),
+                 [&](void* packed) { kKernels.prepare(p, algorithm, w->as<const T>(), packed); });
   }
 
   bool run(Call& call) const final {
     const Problem& p = this->problem(call);
     const Algorithm algorithm = algorithm_of(p);
-    if (packed_) {
-      compute(p, algorithm, call, packed_.get(), call.workspace);
-    } else {
-      kKernels.prepare(p, algorithm, call.inputs[1].as<const T>(), call.workspace);
-      compute(p, algorithm, call, call.workspace,
-              static_cast<char*>(call.workspace) + in_workspace(p, algorithm));
-    }
+    const auto [packed, scratch] =
+        packed_.of_run(call.workspace, kKernels.weights(p, algorithm),
+                       [&](void* to) { kKernels.prepare(p, algorithm, call.inputs[1].as<const T>(), to); });
+    compute(p, algorithm, call, packed, scratch);
     return true;
   }
 
@@ -166,19 +189,16 @@ class PackedCpuKernel : public CpuKernel<Op> {
  private:
   size_t workspace(const Problem& p, size_t workers) const final {
     const Algorithm algorithm = algorithm_of(p);
-    return scratch(p, algorithm, workers) + (packed_ ? 0 : in_workspace(p, algorithm));
+    return scratch(p, algorithm, workers) + packed_.in_workspace(kKernels.weights(p, algorithm));
   }
   std::shared_ptr<void> create_run_data(const Problem& p, size_t workers) const final {
     return schedule(p, algorithm_of(p), workers);
   }
   // Constant weights were packed for one algorithm, which every call uses.
   Algorithm algorithm_of(const Problem& p) const { return choose_algorithm(packed_for_ ? *packed_for_ : p); }
-  static size_t in_workspace(const Problem& p, Algorithm algorithm) {
-    return whole_cache_lines(kKernels.weights(p, algorithm));
-  }
 
   std::optional<Problem> packed_for_;
-  std::shared_ptr<const void> packed_;
+  PackedWeights packed_;
 };
 
 // --- On a GPU

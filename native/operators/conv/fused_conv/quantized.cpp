@@ -1,7 +1,6 @@
 // DynamicQuantizedConv[act]: the operator and its CPU kernel.
 #include <memory>
 
-#include "cpu/weight_cache.h"
 #include "operators/conv/fused_conv/cpu.h"
 #include "operators/conv/fused_conv/op.h"
 #include "operators/kernel_bases.h"
@@ -56,13 +55,12 @@ class DynamicQuantizedConvCpu final : public CpuKernel<DynamicQuantizedConvOp> {
     const Problem& p = *packed_for_;
     const auto vectors = cpu::dynamic_conv_choose<float>(p);
     const uint8_t zero_point = *zero->as<const uint8_t>();
-    packed_ = cpu::WeightCache::process().get(
-        std::string(vectors == cpu::FusedConvVectors::kPixels ? "blocks" : "panels") + " of " +
-            std::to_string(p.groups) + " groups of 16-bit integers, minus " + std::to_string(zero_point) +
-            ", of uint8" + w->shape.text(),
-        w->data, w->bytes(), cpu::dynamic_conv_weights<float>(p, vectors), [&](void* packed) {
-          cpu::dynamic_conv_prepare<float>(p, vectors, w->as<const uint8_t>(), zero_point, packed);
-        });
+    packed_.pack(std::string(vectors == cpu::FusedConvVectors::kPixels ? "blocks" : "panels") + " of " +
+                     std::to_string(p.groups) + " groups of 16-bit integers, minus " +
+                     std::to_string(zero_point) + ", of uint8" + w->shape.text(),
+                 w->data, w->bytes(), cpu::dynamic_conv_weights<float>(p, vectors), [&](void* packed) {
+                   cpu::dynamic_conv_prepare<float>(p, vectors, w->as<const uint8_t>(), zero_point, packed);
+                 });
   }
 
   bool run(Call& call) const override {
@@ -73,13 +71,10 @@ class DynamicQuantizedConvCpu final : public CpuKernel<DynamicQuantizedConvOp> {
     }
     const Problem& p = problem(call);
     const cpu::FusedConvVectors vectors = vectors_of(p);
-    const void* packed = packed_.get();
-    void* scratch = call.workspace;
-    if (packed == nullptr) {
-      cpu::dynamic_conv_prepare<float>(p, vectors, w.as<const uint8_t>(), *zero.as<const uint8_t>(), scratch);
-      packed = scratch;
-      scratch = static_cast<char*>(scratch) + in_workspace(p, vectors);
-    }
+    const auto [packed, scratch] =
+        packed_.of_run(call.workspace, cpu::dynamic_conv_weights<float>(p, vectors), [&](void* to) {
+          cpu::dynamic_conv_prepare<float>(p, vectors, w.as<const uint8_t>(), *zero.as<const uint8_t>(), to);
+        });
     cpu::dynamic_conv<float>(
         p, vectors, static_cast<cpu::ConvSchedule*>(run_data(call)), data<float>(call, DynamicConvInputs::kX),
         packed, data<float>(call, DynamicConvInputs::kScale), data<float>(call, DynamicConvInputs::kBias),
@@ -90,7 +85,8 @@ class DynamicQuantizedConvCpu final : public CpuKernel<DynamicQuantizedConvOp> {
  private:
   size_t workspace(const Problem& p, size_t workers) const override {
     const cpu::FusedConvVectors vectors = vectors_of(p);
-    return cpu::dynamic_conv_workspace<float>(p, vectors, workers) + (packed_ ? 0 : in_workspace(p, vectors));
+    return cpu::dynamic_conv_workspace<float>(p, vectors, workers) +
+           packed_.in_workspace(cpu::dynamic_conv_weights<float>(p, vectors));
   }
   std::shared_ptr<void> create_run_data(const Problem& p, size_t workers) const override {
     return cpu::dynamic_conv_schedule<float>(p, vectors_of(p), workers);
@@ -99,12 +95,9 @@ class DynamicQuantizedConvCpu final : public CpuKernel<DynamicQuantizedConvOp> {
   cpu::FusedConvVectors vectors_of(const Problem& p) const {
     return cpu::dynamic_conv_choose<float>(packed_for_ ? *packed_for_ : p);
   }
-  static size_t in_workspace(const Problem& p, cpu::FusedConvVectors vectors) {
-    return whole_cache_lines(cpu::dynamic_conv_weights<float>(p, vectors));
-  }
 
   std::optional<Problem> packed_for_;
-  std::shared_ptr<const void> packed_;
+  PackedWeights packed_;
 };
 
 }  // namespace

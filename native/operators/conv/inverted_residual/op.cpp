@@ -108,26 +108,23 @@ class InvertedResidualCpu final : public CpuKernel<InvertedResidualOp> {
       shapes.push_back(w->shape);
     }
     const InvertedResidualProblem p = op_.of_weights(shapes);
-    packed_ = cpu::WeightCache::process().get(
-        "inverted residual of " + shapes[0].text() + shapes[2].text() + shapes[4].text(), values.data(),
-        values.size() * sizeof(float), cpu::inverted_residual_weights<float>(p), [&](void* packed) {
-          cpu::InvertedResidualWeights<float> from;
-          for (size_t i = 0; i < begins.size(); ++i) from[i] = values.data() + begins[i];
-          cpu::inverted_residual_prepare(p, from, packed);
-        });
+    packed_.pack("inverted residual of " + shapes[0].text() + shapes[2].text() + shapes[4].text(),
+                 values.data(), values.size() * sizeof(float), cpu::inverted_residual_weights<float>(p),
+                 [&](void* packed) {
+                   cpu::InvertedResidualWeights<float> from;
+                   for (size_t i = 0; i < begins.size(); ++i) from[i] = values.data() + begins[i];
+                   cpu::inverted_residual_prepare(p, from, packed);
+                 });
   }
 
   bool run(Call& call) const override {
     const InvertedResidualProblem& p = problem(call);
-    const void* packed = packed_.get();
-    auto* scratch = static_cast<char*>(call.workspace);
-    if (packed == nullptr) {
-      cpu::InvertedResidualWeights<float> from;
-      for (size_t i = 0; i < from.size(); ++i) from[i] = data<float>(call, 1 + i);
-      cpu::inverted_residual_prepare(p, from, scratch);
-      packed = scratch;
-      scratch += cpu::inverted_residual_weights<float>(p);
-    }
+    const auto [packed, scratch] =
+        packed_.of_run(call.workspace, cpu::inverted_residual_weights<float>(p), [&](void* to) {
+          cpu::InvertedResidualWeights<float> from;
+          for (size_t i = 0; i < from.size(); ++i) from[i] = data<float>(call, 1 + i);
+          cpu::inverted_residual_prepare(p, from, to);
+        });
     cpu::inverted_residual(p, data<float>(call, 0), packed,
                            p.has_residual ? data<float>(call, InvertedResidualOp::kResidual) : nullptr,
                            call.outputs[0].as<float>(), *call.parallel, scratch);
@@ -136,11 +133,11 @@ class InvertedResidualCpu final : public CpuKernel<InvertedResidualOp> {
 
  private:
   size_t workspace(const InvertedResidualProblem& p, size_t workers) const override {
-    const size_t weights = packed_ ? 0 : cpu::inverted_residual_weights<float>(p);
-    return weights + cpu::inverted_residual_workspace<float>(p, workers);
+    return packed_.in_workspace(cpu::inverted_residual_weights<float>(p)) +
+           cpu::inverted_residual_workspace<float>(p, workers);
   }
 
-  std::shared_ptr<const void> packed_;
+  PackedWeights packed_;
 };
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <memory>
 
-#include "cpu/weight_cache.h"
 #include "operators/kernel_bases.h"
 
 namespace graphopt {
@@ -116,11 +115,11 @@ class QuantizedConvCpu final : public CpuKernel<QuantizedConvOp> {
     if (!w || w->type != ElementType::kInt8 || w->shape.rank() != 4) return;
     const Problem p = op_.window_problem(w->shape);
     const bool contiguous = p.dilation[2] == 1;
-    packed_ = cpu::WeightCache::process().get(
-        std::string("bytes of ") + std::to_string(p.groups) + " groups, " +
-            (contiguous ? "joined" : "separate") + " columns of int8" + w->shape.text(),
-        w->data, w->bytes(), cpu::quantized_conv_weights<uint8_t>(p),
-        [&](void* packed) { cpu::quantized_conv_prepare<uint8_t>(p, w->as<const int8_t>(), packed); });
+    packed_.pack(std::string("bytes of ") + std::to_string(p.groups) + " groups, " +
+                     (contiguous ? "joined" : "separate") + " columns of int8" + w->shape.text(),
+                 w->data, w->bytes(), cpu::quantized_conv_weights<uint8_t>(p), [&](void* packed) {
+                   cpu::quantized_conv_prepare<uint8_t>(p, w->as<const int8_t>(), packed);
+                 });
   }
 
   bool run(Call& call) const override {
@@ -129,13 +128,9 @@ class QuantizedConvCpu final : public CpuKernel<QuantizedConvOp> {
     throw_if(bias.type != ElementType::kInt32, "B must be int32, got ", element_type_name(bias.type));
     const Problem& p = problem(call);
     const cpu::ConvQuantization q = quantization(call);
-    const void* packed = packed_.get();
-    void* scratch = call.workspace;
-    if (packed == nullptr) {
-      cpu::quantized_conv_prepare<uint8_t>(p, w.as<const int8_t>(), scratch);
-      packed = scratch;
-      scratch = static_cast<char*>(scratch) + in_workspace(p);
-    }
+    const auto [packed, scratch] =
+        packed_.of_run(call.workspace, cpu::quantized_conv_weights<uint8_t>(p),
+                       [&](void* to) { cpu::quantized_conv_prepare<uint8_t>(p, w.as<const int8_t>(), to); });
     cpu::quantized_conv<uint8_t>(p, q, data<uint8_t>(call, kX), packed, call.outputs[0].as<uint8_t>(),
                                  *call.parallel, scratch);
     return true;
@@ -145,10 +140,7 @@ class QuantizedConvCpu final : public CpuKernel<QuantizedConvOp> {
   size_t workspace(const Problem& p, size_t) const override {
     return std::max(cpu::quantized_conv_workspace<uint8_t>(p, true),
                     cpu::quantized_conv_workspace<uint8_t>(p, false)) +
-           (packed_ ? 0 : in_workspace(p));
-  }
-  static size_t in_workspace(const Problem& p) {
-    return whole_cache_lines(cpu::quantized_conv_weights<uint8_t>(p));
+           packed_.in_workspace(cpu::quantized_conv_weights<uint8_t>(p));
   }
   static cpu::ConvQuantization quantization(const Call& call) {
     const bool is_signed = call.inputs[kX].type == ElementType::kInt8;
@@ -165,7 +157,7 @@ class QuantizedConvCpu final : public CpuKernel<QuantizedConvOp> {
             data<int32_t>(call, kBias)};
   }
 
-  std::shared_ptr<const void> packed_;
+  PackedWeights packed_;
 };
 
 }  // namespace

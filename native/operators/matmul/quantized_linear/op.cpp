@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "cpu/vnni.h"
-#include "cpu/weight_cache.h"
 #include "operators/kernel_bases.h"
 
 namespace graphopt {
@@ -68,11 +67,11 @@ class QuantizedLinearCpu final : public CpuKernel<QuantizedLinearOp> {
     Problem p;
     p.K = w->shape[0];
     p.N = w->shape[1];
-    packed_ = cpu::WeightCache::process().get(
-        std::string("panels of four bytes") + (cpu::has_vnni() ? " for VNNI" : "") + " of " +
-            element_type_name(w->type) + w->shape.text(),
-        w->data, w->bytes(), cpu::quantized_linear_weights<float>(p),
-        [&](void* packed) { cpu::quantized_linear_prepare<float>(p, bytes_of_weight(*w, nullptr), packed); });
+    packed_.pack(std::string("panels of four bytes") + (cpu::has_vnni() ? " for VNNI" : "") + " of " +
+                     element_type_name(w->type) + w->shape.text(),
+                 w->data, w->bytes(), cpu::quantized_linear_weights<float>(p), [&](void* packed) {
+                   cpu::quantized_linear_prepare<float>(p, bytes_of_weight(*w, nullptr), packed);
+                 });
   }
 
   bool run(Call& call) const override {
@@ -82,13 +81,9 @@ class QuantizedLinearCpu final : public CpuKernel<QuantizedLinearOp> {
              element_type_name(zero_points.type));
     const Problem& p = problem(call);
     const cpu::WeightBytes bytes = bytes_of_weight(w, zero_points.as<const uint8_t>());
-    const void* packed = packed_.get();
-    void* scratch = call.workspace;
-    if (packed == nullptr) {
-      cpu::quantized_linear_prepare<float>(p, bytes, scratch);
-      packed = scratch;
-      scratch = static_cast<char*>(scratch) + in_workspace(p);
-    }
+    const auto [packed, scratch] =
+        packed_.of_run(call.workspace, cpu::quantized_linear_weights<float>(p),
+                       [&](void* to) { cpu::quantized_linear_prepare<float>(p, bytes, to); });
     cpu::quantized_linear<float>(p, data<float>(call, 0), packed, bytes, data<float>(call, 2),
                                  data<float>(call, 4), call.outputs[0].as<float>(), *call.parallel, scratch);
     return true;
@@ -96,16 +91,14 @@ class QuantizedLinearCpu final : public CpuKernel<QuantizedLinearOp> {
 
  private:
   size_t workspace(const Problem& p, size_t workers) const override {
-    return cpu::quantized_linear_workspace<float>(p, workers) + (packed_ ? 0 : in_workspace(p));
-  }
-  static size_t in_workspace(const Problem& p) {
-    return whole_cache_lines(cpu::quantized_linear_weights<float>(p));
+    return cpu::quantized_linear_workspace<float>(p, workers) +
+           packed_.in_workspace(cpu::quantized_linear_weights<float>(p));
   }
   static cpu::WeightBytes bytes_of_weight(const Tensor& w, const uint8_t* zero_points) {
     return {w.as<const uint8_t>(), zero_points, w.type == ElementType::kInt8};
   }
 
-  std::shared_ptr<const void> packed_;
+  PackedWeights packed_;
 };
 
 }  // namespace
