@@ -33,7 +33,7 @@ uint8_t offset_of(const WeightBytes& bytes) { return bytes.is_signed ? 0 : 128; 
 
 // A word of W that is not in the panels.
 struct LargeWord {
-  int32_t step;
+  int32_t at;  // index in the panel: step * kPanelWidth + column
   Word word;
 };
 
@@ -43,13 +43,13 @@ struct LargeWord {
 struct PackedWeights {
   Word* panels;
   int32_t* sums;     // sum of each column of the signed W
-  int32_t* begins;   // the index of the first large word of each column, and their number; -1 without a list
-  LargeWord* large;  // in the order of columns
+  int32_t* begins;   // index of the first large word of each panel, and their number; -1 without a list
+  LargeWord* large;  // in the order of panels
 
   PackedWeights(const QuantizedLinearProblem& p, Workspace& memory)
       : panels(memory.take<Word>(panel_words(p))),
         sums(memory.take<int32_t>(padded_columns(p))),
-        begins(memory.take<int32_t>(padded_columns(p) + 1)),
+        begins(memory.take<int32_t>(padded_columns(p) / kPanelWidth + 1)),
         large(memory.take<LargeWord>(most_large_words(p))) {}
 
   static int64_t most_large_words([[maybe_unused]] const QuantizedLinearProblem& p) {
@@ -76,23 +76,25 @@ void list_large_words(const QuantizedLinearProblem& p, const PackedWeights& weig
         Word &first = words[0], &second = words[kPanelWidth];
         if (Eights::fit(first, second)) continue;
         const bool first_fits = Eights::fit(first, 0), second_fits = Eights::fit(0, second);
-        if (!first_fits || second_fits) f(n, step, first);
-        if (!second_fits) f(n, step + 1, second);
+        const int64_t at = step * kPanelWidth + n % kPanelWidth;
+        if (!first_fits || second_fits) f(n / kPanelWidth, at, first);
+        if (!second_fits) f(n / kPanelWidth, at + kPanelWidth, second);
       }
     }
   };
   int64_t count = 0;
   for_each_large_word([&](int64_t, int64_t, Word) { ++count; });
   if (count > PackedWeights::most_large_words(p)) return;
-  std::fill(weights.begins, weights.begins + padded_columns(p) + 1, 0);
+  const int64_t panels = padded_columns(p) / kPanelWidth;
+  std::fill(weights.begins, weights.begins + panels + 1, 0);
   int32_t index = 0;
-  for_each_large_word([&](int64_t n, int64_t step, Word& word) {
-    weights.large[index++] = {static_cast<int32_t>(step), word};
-    weights.begins[n + 1] = index;
+  for_each_large_word([&](int64_t panel, int64_t at, Word& word) {
+    weights.large[index++] = {static_cast<int32_t>(at), word};
+    weights.begins[panel + 1] = index;
     word = 0;
   });
-  for (int64_t n = 0; n < padded_columns(p); ++n) {
-    weights.begins[n + 1] = std::max(weights.begins[n + 1], weights.begins[n]);
+  for (int64_t panel = 0; panel < panels; ++panel) {
+    weights.begins[panel + 1] = std::max(weights.begins[panel + 1], weights.begins[panel]);
   }
 }
 #endif
@@ -243,26 +245,26 @@ struct Multiply<Eights> {
   };
 };
 
-// Adds the products of the rows s and the large words of a panel, whose first column is n, to its sums o.
-void add_large_words(const PackedWeights& weights, const Word* s, int64_t rows, int64_t n, Word* o) {
-  if (weights.begins[n] == weights.begins[n + kPanelWidth]) return;
-  for (int64_t j = 0; j < kPanelWidth; ++j) {
-    const int32_t end = weights.begins[n + j + 1];
-    int32_t index = weights.begins[n + j];
-    if (index == end) continue;
-    Words sum = {};
-    for (; index < end; ++index) {
-      const LargeWord& large = weights.large[index];
+// Adds the products of the rows s and the large words of a panel to the sums o of the panel.
+template <int kRows>
+struct AddLargeWords {
+  static void run(const PackedWeights& weights, const Word* s, int64_t panel, Word* o) {
+    for (int32_t i = weights.begins[panel]; i < weights.begins[panel + 1]; ++i) {
+      const LargeWord& large = weights.large[i];
       // Elements beyond the rows are not used.
-      const Words x = *reinterpret_cast<const UnalignedWords*>(s + large.step * rows),
-                  w = large.word - Words{};
+      const Words x = *reinterpret_cast<const UnalignedWords*>(s + large.at / int32_t{kPanelWidth} * kRows);
+      const Words w = large.word - Words{};
+      Words sum = {};
+#pragma GCC unroll 2
       for (int part = 0; part < Pairs::kParts; ++part) {
         sum = Pairs::multiply_add(Pairs::row_part(x, part), Pairs::column_part(w, part), sum);
       }
+#pragma GCC unroll 14
+      for (int row = 0; row < kRows; ++row)
+        o[row * kPanelWidth + large.at % int32_t{kPanelWidth}] += sum[row];
     }
-    for (int64_t i = 0; i < rows; ++i) o[i * kPanelWidth + j] += sum[i];
   }
-}
+};
 #endif
 
 struct Epilogue {
@@ -368,7 +370,7 @@ void run(const QuantizedLinearProblem& p, const float* x, const PackedWeights& w
              const Word* s = packed.words + i * blocks.slot;
              of_rows<Multiply<E>::template Of>(rows)(s, panel_at(w.panels, steps, panel), steps, o);
 #if defined(__AVX2__)
-             if (std::is_same_v<E, Eights>) add_large_words(w, s, rows, n, o);
+             if (std::is_same_v<E, Eights>) of_rows<AddLargeWords>(rows)(w, s, panel, o);
 #endif
              epilogue.store(o, rows, n, packed.sums + i * kMaxRows, y + row * p.N);
            }
