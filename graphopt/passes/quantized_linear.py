@@ -17,8 +17,8 @@ have other readers.
 
 Where it is faster: with few rows, because the runtime quantizes, multiplies and scales in separate nodes. Our kernel
 quantizes X while it packs it, and applies scale, bias and activation to the sums in the first-level cache. With many
-rows both kernels run at the peak of VNNI. Without VNNI the runtime's fused kernel is faster for one and two rows, and
-for weights whose sums exceed 16 bits.
+rows both kernels run at the peak of VNNI. Without VNNI our kernel is faster for many rows as well, except for weights
+whose sums exceed 16 bits. There the runtime fuses a layer without an activation, which is faster for one and two rows.
 """
 
 from __future__ import annotations
@@ -115,11 +115,11 @@ class QuantizedLinear(Pass[DynamicLayer, QuantizedPlan]):
             rows, K, N = None if x is None else sizes.product(x[:-1]).value, *dims
         else:
             rows, K, N = None if x is None else sizes.product((x[0], *x[2:])).value, dims[1], dims[0]
-        no_gain = quantized_linear_no_gain(rows, K, N)
-        if not no_gain and not editor.target.vnni and plan.axes is None:
-            assert rows is not None
+        if plan.axes is None and not editor.target.vnni:
             is_fused = match.form is None and sole_reader(match.quantize.outputs[0]) is not None
             no_gain = quantized_linear_no_gain_without_vnni(rows, tensor_array(weight), is_fused=is_fused)
+        else:
+            no_gain = quantized_linear_no_gain(rows, K, N)
         return editor.candidate(match.name, (match.X, match.W), match.Y, match.gemm, no_gain)
 
     def rewrite(self, plan: QuantizedPlan, editor: Editor) -> str:

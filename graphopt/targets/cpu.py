@@ -56,10 +56,12 @@ FEWEST_TAPS, FEWEST_TAPS_OF_SIGNAL = 8, 5
 FEWEST_PIXELS = 100  # product of the result's spatial sizes, over several axes
 # Over one axis: multiply-adds, and terms of each sum (input channels * elements of the window).
 FEWEST_MULTIPLY_ADDS_OF_SIGNAL, FEWEST_TERMS_OF_SIGNAL = 100_000, 64
-# QuantizedLinear is faster with at most FEW_QUANTIZED_ROWS rows of X. With AVX2 and no VNNI, ONNX Runtime's fused
-# DynamicQuantizeMatMul is faster below FEWEST_ROWS_WITHOUT_VNNI rows. For weights that QuantizedLinear multiplies there
-# in 16 bits (`needs_16_bits`), it has the third number as its relative speed (docs/measurements/cpu_models.md).
-FEW_QUANTIZED_ROWS, FEWEST_ROWS_WITHOUT_VNNI, SPEED_IN_16_BITS = 16, 3, 0.75
+# With VNNI, QuantizedLinear is faster with at most FEW_QUANTIZED_ROWS rows of X. With AVX2 alone, ONNX Runtime's fused
+# DynamicQuantizeMatMul is faster below FEWEST_ROWS_WITHOUT_VNNI rows, and if more than a share of MOST_LARGE_WORDS of
+# the weight is multiplied in 16 bits: each such word costs LARGE_WORD_COST others, until QuantizedLinear multiplies all
+# in 16 bits, at the speed SPEED_IN_16_BITS (docs/measurements/cpu_models.md).
+FEW_QUANTIZED_ROWS, FEWEST_ROWS_WITHOUT_VNNI = 16, 3
+MOST_LARGE_WORDS, LARGE_WORD_COST, SPEED_IN_16_BITS = 0.002, 15, 0.75
 # Operations per microsecond of 8-bit multiplications by vpmaddubsw, and microseconds by which a call of QuantizedLinear
 # exceeds a call of DynamicQuantizeMatMul, on Zen 3.
 INT8_RATE_WITHOUT_VNNI, QUANTIZED_CALL = 160e3, 1.0
@@ -279,9 +281,7 @@ def linear_time(K: int, N: int, rows: int) -> float:
 
 
 def quantized_linear_no_gain(rows: int | None, K: int, N: int) -> str:
-    """Returns why QuantizedLinear is slower than ONNX Runtime's nodes; "" if it is faster.
-
-    With many rows the runtime is as fast with VNNI. Without VNNI its sums saturate, which takes fewer instructions.
+    """Returns why QuantizedLinear is slower than ONNX Runtime's nodes with VNNI; "" if it is faster.
 
     Args:
         rows: rows of X; None if unknown.
@@ -296,30 +296,33 @@ def quantized_linear_no_gain(rows: int | None, K: int, N: int) -> str:
     return _with_times(f"ONNX Runtime's kernels are at least as fast for {rows} rows of {K} to {N} columns", time, time)
 
 
-def quantized_linear_no_gain_without_vnni(rows: int, weight: npt.NDArray[Any], *, is_fused: bool) -> str:
+def quantized_linear_no_gain_without_vnni(rows: int | None, weight: npt.NDArray[Any], *, is_fused: bool) -> str:
     """Returns why QuantizedLinear is slower without VNNI than ONNX Runtime's kernels; "" if it is faster.
 
     Args:
-        rows: rows of X, at most FEW_QUANTIZED_ROWS.
+        rows: rows of X; None if unknown.
         weight: the int8 or uint8 weight [K, N].
         is_fused: whether ONNX Runtime runs one kernel for all nodes of the layer.
     """
+    if rows is None:
+        return "the number of rows is not known, and ONNX Runtime's kernel is faster for few"
     K, N = weight.shape
     time = 2 * rows * K * N / INT8_RATE_WITHOUT_VNNI + K * N / WEIGHT_RATE + CALL
     what = f"ONNX Runtime's kernel is faster without VNNI for {rows} rows of {K} to {N} columns"
-    if needs_16_bits(weight):
-        return _with_times(f"{what}, whose large weights need sums of more than 16 bits", time / SPEED_IN_16_BITS, time)
+    share = large_word_share(weight)
+    if share > MOST_LARGE_WORDS:
+        ours = time * min(1 + LARGE_WORD_COST * share, 1 / SPEED_IN_16_BITS)
+        return _with_times(f"{what}, because sums with {share:.1%} of the weights exceed 16 bits", ours, time)
     if is_fused and rows < FEWEST_ROWS_WITHOUT_VNNI:
         return _with_times(what, time + QUANTIZED_CALL, time)
     return ""
 
 
-def needs_16_bits(weight: npt.NDArray[Any]) -> bool:
-    """Returns whether QuantizedLinear extends all bytes to 16 bits without VNNI.
+def large_word_share(weight: npt.NDArray[Any]) -> float:
+    """Returns the share of a weight that QuantizedLinear multiplies in 16 bits without VNNI.
 
     It multiplies words of four rows of W, and adds the sums of two words in 16 bits. Words whose sums may exceed 16
-    bits are multiplied separately if they are few (`list_large_words` in
-    native/operators/matmul/quantized_linear/cpu.cpp).
+    bits are multiplied separately (`list_large_words` in native/operators/matmul/quantized_linear/cpu.cpp).
 
     Args:
         weight: an int8 or uint8 weight [K, N].
@@ -333,7 +336,7 @@ def needs_16_bits(weight: npt.NDArray[Any]) -> bool:
 
     large = exceed(np.maximum(words, 0).sum(axis=(1, 3))) | exceed(np.minimum(words, 0).sum(axis=(1, 3)))
     both_large = exceed(words[:, 0].sum(axis=2)) & exceed(words[:, 1].sum(axis=2))
-    return int(large.sum() + both_large.sum()) > 2 * len(words) * _padded(N) // 32
+    return int(large.sum() + both_large.sum()) / max(2 * int(large.size), 1)
 
 
 def dynamic_quantized_conv_no_gain(

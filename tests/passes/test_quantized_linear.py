@@ -313,6 +313,7 @@ def test_is_faster_with_few_rows(rows: str, columns: int, code: str) -> None:
         (1, "y = Mul(c, u)", False),
         (2, "p = Mul(c, u)  y = Add(p, b)", False),
         (3, "y = Mul(c, u)", True),
+        (16, "y = Mul(c, u)", True),
         (1, "p = Mul(c, u)  y = Relu(p)", True),
         (1, "p = Mul(c, u)  n = MatMulInteger(q, w, z, wz)  d = Cast<to = 1>(n)  y = Add(p, d)", True),
     ],
@@ -326,6 +327,13 @@ def test_few_rows_without_vnni(vnni: bool, rows: int, body: str, is_faster_witho
     assert codes == ["APPLIED" if vnni or is_faster_without_vnni else "NO_GAIN"]
 
 
+@pytest.mark.parametrize(("rows", "code"), [("17", "APPLIED"), ("1000", "APPLIED"), ("R", "NO_GAIN")])
+def test_many_rows_without_vnni(rows: str, code: str) -> None:
+    constants = {"w": np.ones((K, 40), np.int8), "wz": np.int8(0), "ws": np.float32(1)}
+    text = f"g (float[{rows}, {K}] x) => (float[{rows}, 40] y) {{ {QUANTIZE}{LAYER} y = Mul(c, u) }}"
+    assert rewrite(model_from_text(text, constants), ignore_cost_model=False, vnni=False).codes() == [code]
+
+
 @pytest.mark.parametrize(
     ("word", "in_words", "is_small"),
     [
@@ -335,18 +343,19 @@ def test_few_rows_without_vnni(vnni: bool, rows: int, body: str, is_faster_witho
         ([127, 0, 0, 0, -2, 0, 0, 0], 1, True),
         ([-127, -1, 0, 0, 0, 0, 0, 0], 1, True),
         ([-127, -1, 0, 0, -1, 0, 0, 0], 1, False),
-        ([127, 127, 0, 0, 127, 127, 0, 0], 16, False),  # two large words of 32
-        ([127, 0, 0, 0, 2, 0, 0, 0], 16, True),  # one large word of 32
+        ([127, 0, 0, 0, 2, 0, 0, 0], 250, True),  # one large word of 500
+        ([127, 0, 0, 0, 2, 0, 0, 0], 249, False),
+        ([127, 127, 0, 0, 127, 127, 0, 0], 250, False),  # two large words of 500
     ],
 )
 @pytest.mark.parametrize("byte", ["int8", "uint8"])
 def test_large_weights_without_vnni(word: list[int], in_words: int, is_small: bool, byte: str) -> None:
-    """One in `in_words` pairs of words of a column is `word`, and the others are 0."""
+    """One of `in_words` pairs of words of each column is `word`, and the others are 0."""
     middle = 0 if byte == "int8" else 128
-    w = np.zeros((16, 8, 16), np.int64)
-    w[::in_words] = np.array(word)[:, None]
-    constants = {"w": (w.reshape(128, 16) + middle).astype(byte), "wz": np.array(middle, byte), "ws": np.float32(1)}
-    text = f"g (float[8, 128] x) => (float[8, 16] y) {{ {QUANTIZE}{LAYER} y = Mul(c, u) }}"
+    w = np.zeros((8 * in_words, 16), np.int64)
+    w[:8] = np.array(word)[:, None]
+    constants = {"w": (w + middle).astype(byte), "wz": np.array(middle, byte), "ws": np.float32(1)}
+    text = f"g (float[8, {len(w)}] x) => (float[8, 16] y) {{ {QUANTIZE}{LAYER} y = Mul(c, u) }}"
     result = rewrite(model_from_text(text, constants), ignore_cost_model=False, vnni=False)
     assert result.codes() == ["APPLIED" if is_small else "NO_GAIN"]
     assert rewrite(model_from_text(text, constants), ignore_cost_model=False).codes() == ["APPLIED"]
