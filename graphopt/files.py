@@ -52,7 +52,9 @@ def check_output_paths(outputs: Mapping[str, Path | None], inputs: Iterable[Path
             continue
         target = target_of(path)
         if not target.parent.is_dir():
-            raise ModelSaveError(f"{path}: the folder {target.parent} does not exist")
+            raise ModelSaveError(
+                f"{path}: the folder {target.parent if path.is_symlink() else path.parent} does not exist"
+            )
         if not os.access(target.parent, os.W_OK):
             raise ModelSaveError(f"{path}: the folder {target.parent} is not writable")
         other = taken.setdefault(_identity(target), what)

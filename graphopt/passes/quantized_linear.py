@@ -117,7 +117,9 @@ class QuantizedLinear(Pass[DynamicLayer, QuantizedPlan]):
             rows, K, N = None if x is None else sizes.product((x[0], *x[2:])).value, dims[1], dims[0]
         if plan.axes is None and not editor.target.vnni:
             is_fused = match.form is None and sole_reader(match.quantize.outputs[0]) is not None
-            no_gain = quantized_linear_no_gain_without_vnni(rows, tensor_array(weight), is_fused=is_fused)
+            no_gain = quantized_linear_no_gain_without_vnni(
+                rows, K, N, lambda: _large_word_share(tensor_array(weight)), is_fused=is_fused
+            )
         else:
             no_gain = quantized_linear_no_gain(rows, K, N)
         return editor.candidate(match.name, (match.X, match.W), match.Y, match.gemm, no_gain)
@@ -151,3 +153,24 @@ def _spatial_axes(conv: ir.Node, weight: Sequence[int]) -> int:
         if any(n != neutral for n in given):
             raise Refusal(Code.ATTRIBUTE, f"the {name} are {list(given)}", conv)
     return len(kernel)
+
+
+def _large_word_share(weight: Array) -> float:
+    """Returns the share of a weight that QuantizedLinear multiplies in 16 bits without VNNI.
+
+    It multiplies words of four rows of W, and adds the sums of two words in 16 bits. Words whose sums may exceed 16
+    bits are multiplied separately (`list_large_words` in native/operators/matmul/quantized_linear/cpu.cpp).
+
+    Args:
+        weight: an int8 or uint8 weight [K, N].
+    """
+    K, N = weight.shape
+    signed = weight.astype(np.int16) - np.int16(128 if weight.dtype == np.uint8 else 0)
+    words = np.pad(signed, ((0, -K % 8), (0, 0))).reshape(-1, 2, 2, 2, N)  # two words, two pairs of bytes
+
+    def exceed(sums: Array) -> Array:
+        return np.asarray((255 * np.abs(sums.astype(np.int32)) > np.iinfo(np.int16).max).any(axis=1))
+
+    large = exceed(np.maximum(words, 0).sum(axis=(1, 3))) | exceed(np.minimum(words, 0).sum(axis=(1, 3)))
+    both_large = exceed(words[:, 0].sum(axis=2)) & exceed(words[:, 1].sum(axis=2))
+    return int(large.sum() + both_large.sum()) / max(2 * int(large.size), 1)

@@ -9,11 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Callable, Sequence
 
 # Operations per microsecond of a GEMM at peak and of ONNX Runtime's direct convolution; a multiply-add counts as two.
 RATE = 235e3
@@ -296,47 +292,29 @@ def quantized_linear_no_gain(rows: int | None, K: int, N: int) -> str:
     return _with_times(f"ONNX Runtime's kernels are at least as fast for {rows} rows of {K} to {N} columns", time, time)
 
 
-def quantized_linear_no_gain_without_vnni(rows: int | None, weight: npt.NDArray[Any], *, is_fused: bool) -> str:
+def quantized_linear_no_gain_without_vnni(
+    rows: int | None, K: int, N: int, large_words: Callable[[], float], *, is_fused: bool
+) -> str:
     """Returns why QuantizedLinear is slower without VNNI than ONNX Runtime's kernels; "" if it is faster.
 
     Args:
         rows: rows of X; None if unknown.
-        weight: the int8 or uint8 weight [K, N].
+        K: rows of the weight.
+        N: columns of the weight.
+        large_words: returns the share of the weight that QuantizedLinear multiplies in 16 bits.
         is_fused: whether ONNX Runtime runs one kernel for all nodes of the layer.
     """
     if rows is None:
         return "the number of rows is not known, and ONNX Runtime's kernel is faster for few"
-    K, N = weight.shape
     time = 2 * rows * K * N / INT8_RATE_WITHOUT_VNNI + K * N / WEIGHT_RATE + CALL
     what = f"ONNX Runtime's kernel is faster without VNNI for {rows} rows of {K} to {N} columns"
-    share = large_word_share(weight)
+    share = large_words()
     if share > MOST_LARGE_WORDS:
         ours = time * min(1 + LARGE_WORD_COST * share, 1 / SPEED_IN_16_BITS)
         return _with_times(f"{what}, because sums with {share:.1%} of the weights exceed 16 bits", ours, time)
     if is_fused and rows < FEWEST_ROWS_WITHOUT_VNNI:
         return _with_times(what, time + QUANTIZED_CALL, time)
     return ""
-
-
-def large_word_share(weight: npt.NDArray[Any]) -> float:
-    """Returns the share of a weight that QuantizedLinear multiplies in 16 bits without VNNI.
-
-    It multiplies words of four rows of W, and adds the sums of two words in 16 bits. Words whose sums may exceed 16
-    bits are multiplied separately (`list_large_words` in native/operators/matmul/quantized_linear/cpu.cpp).
-
-    Args:
-        weight: an int8 or uint8 weight [K, N].
-    """
-    K, N = weight.shape
-    signed = weight.astype(np.int16) - np.int16(128 if weight.dtype == np.uint8 else 0)
-    words = np.pad(signed, ((0, -K % 8), (0, 0))).reshape(-1, 2, 2, 2, N)  # two words, two pairs of bytes
-
-    def exceed(sums: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return np.asarray((255 * np.abs(sums.astype(np.int32)) > np.iinfo(np.int16).max).any(axis=1))
-
-    large = exceed(np.maximum(words, 0).sum(axis=(1, 3))) | exceed(np.minimum(words, 0).sum(axis=(1, 3)))
-    both_large = exceed(words[:, 0].sum(axis=2)) & exceed(words[:, 1].sum(axis=2))
-    return int(large.sum() + both_large.sum()) / max(2 * int(large.size), 1)
 
 
 def dynamic_quantized_conv_no_gain(
