@@ -116,9 +116,9 @@ class QuantizedLinear(Pass[DynamicLayer, QuantizedPlan]):
         else:
             rows, K, N = None if x is None else sizes.product((x[0], *x[2:])).value, dims[1], dims[0]
         if plan.axes is None and not editor.target.vnni:
-            is_fused = match.form is None and sole_reader(match.quantize.outputs[0]) is not None
+            is_sole = sole_reader(match.quantize.outputs[0]) is not None
             no_gain = quantized_linear_no_gain_without_vnni(
-                rows, K, N, lambda: _large_word_share(tensor_array(weight)), is_fused=is_fused
+                rows, K, N, lambda: _large_word_share(tensor_array(weight)), is_sole=is_sole
             )
         else:
             no_gain = quantized_linear_no_gain(rows, K, N)

@@ -293,7 +293,7 @@ def quantized_linear_no_gain(rows: int | None, K: int, N: int) -> str:
 
 
 def quantized_linear_no_gain_without_vnni(
-    rows: int | None, K: int, N: int, large_words: Callable[[], float], *, is_fused: bool
+    rows: int | None, K: int, N: int, large_words: Callable[[], float], *, is_sole: bool
 ) -> str:
     """Returns why QuantizedLinear is slower without VNNI than ONNX Runtime's kernels; "" if it is faster.
 
@@ -302,7 +302,7 @@ def quantized_linear_no_gain_without_vnni(
         K: rows of the weight.
         N: columns of the weight.
         large_words: returns the share of the weight that QuantizedLinear multiplies in 16 bits.
-        is_fused: whether ONNX Runtime runs one kernel for all nodes of the layer.
+        is_sole: whether only this layer reads the quantized X. ONNX Runtime then has one kernel for the layer.
     """
     if rows is None:
         return "the number of rows is not known, and ONNX Runtime's kernel is faster for few"
@@ -312,7 +312,7 @@ def quantized_linear_no_gain_without_vnni(
     if share > MOST_LARGE_WORDS:
         ours = time * min(1 + LARGE_WORD_COST * share, 1 / SPEED_IN_16_BITS)
         return _with_times(f"{what}, because sums with {share:.1%} of the weights exceed 16 bits", ours, time)
-    if is_fused and rows < FEWEST_ROWS_WITHOUT_VNNI:
+    if is_sole and rows < FEWEST_ROWS_WITHOUT_VNNI:
         return _with_times(what, time + QUANTIZED_CALL, time)
     return ""
 

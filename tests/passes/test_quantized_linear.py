@@ -314,12 +314,13 @@ def test_is_faster_with_few_rows(rows: str, columns: int, code: str) -> None:
         (2, "p = Mul(c, u)  y = Add(p, b)", False),
         (3, "y = Mul(c, u)", True),
         (16, "y = Mul(c, u)", True),
-        (1, "p = Mul(c, u)  y = Relu(p)", True),
+        (1, "p = Mul(c, u)  y = Relu(p)", False),
+        (4, "p = Mul(c, u)  y = Relu(p)", True),
         (1, "p = Mul(c, u)  n = MatMulInteger(q, w, z, wz)  d = Cast<to = 1>(n)  y = Add(p, d)", True),
     ],
 )
 def test_few_rows_without_vnni(vnni: bool, rows: int, body: str, is_faster_without_vnni: bool) -> None:
-    """The runtime fuses a layer without an activation, if no other node reads the quantized X."""
+    """The runtime has one kernel for a layer if no other node reads the quantized X."""
     constants = {"w": np.ones((K, 40), np.int8), "wz": np.int8(0), "ws": np.float32(1), "b": np.ones(40, np.float32)}
     used = {name: array for name, array in constants.items() if name != "b" or "b)" in body}
     model = model_from_text(f"g (float[{rows}, {K}] x) => (float[{rows}, 40] y) {{ {QUANTIZE}{LAYER} {body} }}", used)
