@@ -20,14 +20,15 @@ For few elements both take the time of a call (docs/passes/index_add.md).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.forms.row_moves import VIEWS
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
+from graphopt.graph.shapes import sizes
 from graphopt.graph.view import attribute_int, attribute_string, producer_of, require_input
 from graphopt.metadata import Numerics
 from graphopt.ops.index_add import NAME
@@ -38,8 +39,6 @@ from graphopt.targets.profit import Candidate
 
 # With fewer elements of updates ONNX Runtime's nodes are as fast.
 FEWEST_UPDATES = 256
-# Operators that keep the elements and their order.
-VIEWS = ("Unsqueeze", "Squeeze", "Reshape", "Flatten", "Identity")
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,7 @@ class IndexAdd(Pass[SliceScatter, SliceScatter]):
 
     def candidate(self, plan: SliceScatter, editor: Editor) -> Candidate:
         dims = editor.shapes.dims(plan.updates)
-        sizes = [None] if dims is None else [size.value for size in dims]
-        elements = None if None in sizes else math.prod(size or 0 for size in sizes)
+        elements = None if dims is None else sizes.product(dims).value
         few = elements is not None and elements < FEWEST_UPDATES
         no_gain = f"ONNX Runtime's kernel is as fast for {elements} elements of updates" if few else ""
         return editor.candidate(NAME, (plan.data, plan.updates), plan.node.outputs[0], plan.node, no_gain)
@@ -130,7 +128,7 @@ def _line(array: Array, axis: int) -> Array | None:
 def _flat(indices: ir.Value, editor: Editor) -> ir.Value | None:
     """Returns the value of rank 1 that the indices are a view of, if there is one."""
     while editor.shapes.rank(indices) != 1:
-        view = producer_of(indices, *VIEWS)
+        view = producer_of(indices, "Identity", *VIEWS)
         if view is None:
             return None
         indices = require_input(view, 0)
