@@ -49,12 +49,13 @@ def lacks_vnni(source: Path = _CPU_INFO) -> bool:
 
 
 def _cpu_flags(source: Path) -> set[str]:
-    """Returns the flags of an x86 processor; none on other machines."""
+    """Returns the flags of the first x86 processor; none on other machines."""
     try:
-        lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
+        # The file has a section for each processor, which takes the system a while on large machines.
+        with source.open(encoding="utf-8", errors="replace") as lines:
+            return set(next((line for line in lines if line.startswith("flags")), "").split())
     except OSError:
         return set()
-    return set(next((line for line in lines if line.startswith("flags")), "").split())
 
 
 def device_memory_used(cards: Path = _DRM) -> int | None:
