@@ -1,7 +1,9 @@
 #include "cpu/isa.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 #include "cpu/amx.h"
 
@@ -48,12 +50,12 @@ Chosen choose() {
   __builtin_cpu_init();
 #endif
   const char* given = std::getenv("GRAPHOPT_ISA");
-  const Level* selected = given == nullptr ? kLevels : nullptr;
-  for (const Level& level : kLevels) {
-    if (given != nullptr && std::strcmp(given, level.name) == 0) selected = &level;
-  }
+  const auto is_given = [&](const Level& level) {
+    return given == nullptr || std::strcmp(given, level.name) == 0;
+  };
+  const Level* selected = std::find_if(std::begin(kLevels), std::end(kLevels), is_given);
   Chosen chosen;
-  if (selected == nullptr) {
+  if (selected == std::end(kLevels)) {
     chosen.why = std::string("; GRAPHOPT_ISA is ignored: '") + given + "' is not a name";
     selected = kLevels;
   }
