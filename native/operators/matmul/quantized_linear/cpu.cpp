@@ -40,13 +40,13 @@ struct LargeWord {
 // With AVX2 but without VNNI, Eights is the fastest format, but it does not fit all weights. In trained weights with one
 // scale, few words do not fit. These are zero in the panels, and a list of them is multiplied separately in the format
 // Pairs. If the list would be long, all words are in the panels, which are then multiplied in the format Pairs.
-struct PackedWeights {
+struct PackedW {
   Word* panels;
   int32_t* sums;     // sum of each column of the signed W
   int32_t* begins;   // index of the first large word of each panel, and their number; -1 without a list
   LargeWord* large;  // in the order of panels
 
-  PackedWeights(const QuantizedLinearProblem& p, Workspace& memory)
+  PackedW(const QuantizedLinearProblem& p, Workspace& memory)
       : panels(memory.take<Word>(panel_words(p))),
         sums(memory.take<int32_t>(padded_columns(p))),
         begins(memory.take<int32_t>(padded_columns(p) / kPanelWidth + 1)),
@@ -61,14 +61,14 @@ struct PackedWeights {
   bool fit_eights() const { return begins[0] >= 0; }
 };
 
-PackedWeights packed_weights(const QuantizedLinearProblem& p, void* memory) {
+PackedW packed_w(const QuantizedLinearProblem& p, void* memory) {
   Workspace parts(memory);
   return {p, parts};
 }
 
 #if defined(__AVX2__)
 // Moves the words that do not fit the format Eights from the panels to the list, unless it would be too long.
-void list_large_words(const QuantizedLinearProblem& p, const PackedWeights& weights) {
+void list_large_words(const QuantizedLinearProblem& p, const PackedW& weights) {
   const auto for_each_large_word = [&](const auto& f) {
     for (int64_t n = 0; n < p.N; ++n) {
       Word* words = panel_at(weights.panels, steps_of(p), n / kPanelWidth) + n % kPanelWidth;
@@ -84,7 +84,7 @@ void list_large_words(const QuantizedLinearProblem& p, const PackedWeights& weig
   };
   int64_t count = 0;
   for_each_large_word([&](int64_t, int64_t, Word) { ++count; });
-  if (count > PackedWeights::most_large_words(p)) return;
+  if (count > PackedW::most_large_words(p)) return;
   const int64_t panels = padded_columns(p) / kPanelWidth;
   std::fill(weights.begins, weights.begins + panels + 1, 0);
   int32_t index = 0;
@@ -101,7 +101,7 @@ void list_large_words(const QuantizedLinearProblem& p, const PackedWeights& weig
 
 // Calls f with the fastest format that is exact for these weights.
 template <class F>
-void with_format([[maybe_unused]] const PackedWeights& weights, const F& f) {
+void with_format([[maybe_unused]] const PackedW& weights, const F& f) {
 #if defined(__AVX2__)
   if (weights.fit_eights()) return f(Eights());
 #endif
@@ -248,7 +248,7 @@ struct Multiply<Eights> {
 // Adds the products of the rows s and the large words of a panel to the sums o of the panel.
 template <int kRows>
 struct AddLargeWords {
-  static void run(const PackedWeights& weights, const Word* s, int64_t panel, Word* o) {
+  static void run(const PackedW& weights, const Word* s, int64_t panel, Word* o) {
     for (int32_t i = weights.begins[panel]; i < weights.begins[panel + 1]; ++i) {
       const LargeWord& large = weights.large[i];
       // Elements beyond the rows are not used.
@@ -327,7 +327,7 @@ struct Epilogue {
 };
 
 template <class E>
-void run(const QuantizedLinearProblem& p, const float* x, const PackedWeights& w, const WeightBytes& bytes,
+void run(const QuantizedLinearProblem& p, const float* x, const PackedW& w, const WeightBytes& bytes,
          const float* scales, const float* b, float* y, Parallel& parallel, void* memory) {
   const Blocks blocks = Blocks::of<E>(p);
   Workspace workspace(memory);
@@ -358,7 +358,7 @@ void run(const QuantizedLinearProblem& p, const float* x, const PackedWeights& w
     loops.push_back(
         {panels * parts, [&, first, count, parts](int64_t item, size_t) {
            int64_t panel = item, begin = 0, end = count;
-           if (parts > 1) {
+           if (parts > 1) {  // the divisions would take a part of the time for few rows
              const int64_t part = item % parts;
              panel = item / parts, begin = count * part / parts, end = count * (part + 1) / parts;
            }
@@ -370,7 +370,7 @@ void run(const QuantizedLinearProblem& p, const float* x, const PackedWeights& w
              const Word* s = packed.words + i * blocks.slot;
              of_rows<Multiply<E>::template Of>(rows)(s, panel_at(w.panels, steps, panel), steps, o);
 #if defined(__AVX2__)
-             if (std::is_same_v<E, Eights>) of_rows<AddLargeWords>(rows)(w, s, panel, o);
+             if constexpr (std::is_same_v<E, Eights>) of_rows<AddLargeWords>(rows)(w, s, panel, o);
 #endif
              epilogue.store(o, rows, n, packed.sums + i * kMaxRows, y + row * p.N);
            }
@@ -384,13 +384,13 @@ void run(const QuantizedLinearProblem& p, const float* x, const PackedWeights& w
 template <class T>
 size_t quantized_linear_weights(const QuantizedLinearProblem& p) {
   Workspace memory(nullptr);
-  PackedWeights(p, memory);
+  PackedW(p, memory);
   return memory.bytes();
 }
 
 template <class T>
 void quantized_linear_prepare(const QuantizedLinearProblem& p, const WeightBytes& bytes, void* weights) {
-  const PackedWeights packed = packed_weights(p, weights);
+  const PackedW packed = packed_w(p, weights);
   std::fill(packed.sums, packed.sums + padded_columns(p), 0);
   for (int64_t n = 0; n < padded_columns(p); n += kPanelWidth) {
     auto* out = reinterpret_cast<uint8_t*>(panel_at(packed.panels, steps_of(p), n / kPanelWidth));
@@ -430,7 +430,7 @@ void quantized_linear(const QuantizedLinearProblem& p, const T* x, const void* w
                       const WeightBytes& bytes, const T* scales, const T* b, T* y, Parallel& parallel,
                       void* workspace) {
   if (p.rows <= 0 || p.N <= 0) return;
-  const PackedWeights packed = packed_weights(p, const_cast<void*>(weights));
+  const PackedW packed = packed_w(p, const_cast<void*>(weights));
   with_format(packed, [&](auto format) {
     run<decltype(format)>(p, x, packed, bytes, scales, b, y, parallel, workspace);
   });
