@@ -18,7 +18,8 @@ have other readers.
 Where it is faster: with few rows, because the runtime quantizes, multiplies and scales in separate nodes. Our kernel
 quantizes X while it packs it, and applies scale, bias and activation to the sums in the first-level cache. With many
 rows both kernels run at the peak of VNNI. Without VNNI our kernel is faster for many rows as well, except for weights
-whose sums exceed 16 bits. There the runtime fuses a layer without an activation, which is faster for one and two rows.
+with sums beyond 16 bits. There the runtime is faster for one and two rows if no other layer reads the quantized X,
+because it then has one kernel for the layer.
 """
 
 from __future__ import annotations
@@ -116,9 +117,9 @@ class QuantizedLinear(Pass[DynamicLayer, QuantizedPlan]):
         else:
             rows, K, N = None if x is None else sizes.product((x[0], *x[2:])).value, dims[1], dims[0]
         if plan.axes is None and not editor.target.vnni:
-            is_sole = sole_reader(match.quantize.outputs[0]) is not None
+            only_reader = sole_reader(match.quantize.outputs[0]) is not None
             no_gain = quantized_linear_no_gain_without_vnni(
-                rows, K, N, lambda: _large_word_share(tensor_array(weight)), is_sole=is_sole
+                rows, K, N, lambda: _large_word_share(tensor_array(weight)), only_reader=only_reader
             )
         else:
             no_gain = quantized_linear_no_gain(rows, K, N)
@@ -158,8 +159,8 @@ def _spatial_axes(conv: ir.Node, weight: Sequence[int]) -> int:
 def _large_word_share(weight: Array) -> float:
     """Returns the share of a weight that QuantizedLinear multiplies in 16 bits without VNNI.
 
-    It multiplies words of four rows of W, and adds the sums of two words in 16 bits. Words whose sums may exceed 16
-    bits are multiplied separately (`list_large_words` in native/operators/matmul/quantized_linear/cpu.cpp).
+    It multiplies words of four rows of W, and adds the sums of two words in 16 bits. Words with sums that may exceed
+    16 bits are multiplied separately (`list_large_words` in native/operators/matmul/quantized_linear/cpu.cpp).
 
     Args:
         weight: an int8 or uint8 weight [K, N].

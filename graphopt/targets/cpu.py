@@ -58,8 +58,8 @@ FEWEST_MULTIPLY_ADDS_OF_SIGNAL, FEWEST_TERMS_OF_SIGNAL = 100_000, 64
 # in 16 bits, at the speed SPEED_IN_16_BITS (docs/measurements/cpu_models.md).
 FEW_QUANTIZED_ROWS, FEWEST_ROWS_WITHOUT_VNNI = 16, 3
 MOST_LARGE_WORDS, LARGE_WORD_COST, SPEED_IN_16_BITS = 0.002, 15, 0.75
-# Operations per microsecond of 8-bit multiplications by vpmaddubsw, and microseconds by which a call of QuantizedLinear
-# exceeds a call of DynamicQuantizeMatMul, on Zen 3.
+# On Zen 3: operations per microsecond of 8-bit multiplications by vpmaddubsw, and the microseconds that a call of
+# QuantizedLinear takes longer than one of DynamicQuantizeMatMul.
 INT8_RATE_WITHOUT_VNNI, QUANTIZED_CALL = 160e3, 1.0
 # QuantizedConv is faster with at most these input channels and a window larger than 1x1, or for depthwise windows of
 # at least these elements.
@@ -293,7 +293,7 @@ def quantized_linear_no_gain(rows: int | None, K: int, N: int) -> str:
 
 
 def quantized_linear_no_gain_without_vnni(
-    rows: int | None, K: int, N: int, large_words: Callable[[], float], *, is_sole: bool
+    rows: int | None, K: int, N: int, large_words: Callable[[], float], *, only_reader: bool
 ) -> str:
     """Returns why QuantizedLinear is slower without VNNI than ONNX Runtime's kernels; "" if it is faster.
 
@@ -302,7 +302,7 @@ def quantized_linear_no_gain_without_vnni(
         K: rows of the weight.
         N: columns of the weight.
         large_words: returns the share of the weight that QuantizedLinear multiplies in 16 bits.
-        is_sole: whether only this layer reads the quantized X. ONNX Runtime then has one kernel for the layer.
+        only_reader: whether only this layer reads the quantized X. ONNX Runtime then has one kernel for the layer.
     """
     if rows is None:
         return "the number of rows is not known, and ONNX Runtime's kernel is faster for few"
@@ -312,7 +312,7 @@ def quantized_linear_no_gain_without_vnni(
     if share > MOST_LARGE_WORDS:
         ours = time * min(1 + LARGE_WORD_COST * share, 1 / SPEED_IN_16_BITS)
         return _with_times(f"{what}, because sums with {share:.1%} of the weights exceed 16 bits", ours, time)
-    if is_sole and rows < FEWEST_ROWS_WITHOUT_VNNI:
+    if only_reader and rows < FEWEST_ROWS_WITHOUT_VNNI:
         return _with_times(what, time + QUANTIZED_CALL, time)
     return ""
 
