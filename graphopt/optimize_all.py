@@ -282,7 +282,7 @@ def _job(
 
 
 def _is_done(job: Job, outcome: Outcome | None) -> bool:
-    """Returns whether nothing has changed since a job ran, and it started and ended by itself: it is not run again."""
+    """Returns whether a job is complete: it started and ended by itself, and nothing has changed since."""
     retried = (_TIMED_OUT, _NOT_STARTED, 130, 143, -2, -9, -15)
     if outcome is None or outcome.version != graphopt.__version__ or outcome.exit_code in retried:
         return False

@@ -234,7 +234,7 @@ def test_work_decides_how_many_sets_run() -> None:
 
 @pytest.mark.parametrize("equation", ["...ij,...jk->...ik", "b...ij,b...jk->b...ik", "bhij,bhjk->bhik"])
 def test_work_of_an_einsum(equation: str) -> None:
-    """It is that of a MatMul, except for the traffic of a result whose shape is not known."""
+    """It is that of a MatMul, except for the traffic of a result with an unknown shape."""
     text = f"""g (float[2, 3, 50, 70] x, float[2, 3, 70, 90] w) => (float[a, b, c, d] y) {{
         y = Einsum <equation: string = "{equation}"> (x, w) }}"""
     plain = "g (float[2, 3, 50, 70] x, float[2, 3, 70, 90] w) => (float[2, 3, 50, 90] y) { y = MatMul (x, w) }"

@@ -34,7 +34,7 @@ struct Pairs {
 
 // Multiplies the words of two adjacent steps at a time. vpmaddubsw multiplies bytes and adds two adjacent products in 16
 // bits, where larger sums saturate. The sums of both steps are also added in 16 bits. This is exact for all rows and for
-// the columns whose words `fit`.
+// columns with words that `fit`.
 struct Eights {
   static constexpr int kParts = 1;
   // Returns whether no sum of products with the words of a column at two adjacent steps exceeds 16 bits.
